@@ -3,12 +3,12 @@
 B batch, S samples, T latents, H and W rows and columns of a grid, D latent dim, C context dim, L layers, N modes.
 """
 
-import contextlib
 import io
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,21 +31,13 @@ TOLERANCE = 1e-5  # largest difference, relative to the largest value (to 1, if 
 
 
 class Graph(NamedTuple):
-    """A module to export, with its inputs.
-
-    Attributes:
-        module: the module; its inputs and outputs are tensors.
-        inputs: example inputs by name.
-        axes: for each input and output, the axes of variable length and their names.
-        draw: function that returns random inputs of other lengths, for checks.
-        metadata: facts for users of the graph.
-    """
+    """A module to export, whose inputs and outputs are tensors."""
 
     module: nn.Module
-    inputs: dict[str, Tensor]
-    axes: dict[str, dict[int, str]]
-    draw: Callable[[torch.Generator], list[Tensor]]
-    metadata: dict[str, Any]
+    inputs: dict[str, Tensor]  # examples by name
+    axes: dict[str, dict[int, str]]  # for each input and output, the axes of variable length and their names
+    draw: Callable[[torch.Generator], list[Tensor]]  # returns random inputs of other lengths, for checks
+    metadata: dict[str, Any]  # facts for users of the graph
 
 
 @checked
@@ -172,7 +164,8 @@ def _write_onnx(graph: Graph, path: Path) -> Callable[..., list[Tensor]]:
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
-    with _quietly():
+    hidden = io.StringIO()  # messages of the exporters are about their own code
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stdout(hidden), redirect_stderr(hidden):
         program = torch.onnx.export(
             graph.module,
             tuple(graph.inputs.values()),
@@ -201,19 +194,6 @@ def _write_onnx(graph: Graph, path: Path) -> Callable[..., list[Tensor]]:
         return [torch.from_numpy(array) for array in session.run(None, arrays)]
 
     return run
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress messages of the exporters; these messages are about the exporters' own code."""
-    with (
-        torch.no_grad(),
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        yield
 
 
 @torch.no_grad()

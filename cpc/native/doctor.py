@@ -31,17 +31,11 @@ SCARCE_DISK_GIB = 2.0
 
 
 class Check(NamedTuple):
-    """One line of the report.
-
-    Attributes:
-        name: name of the checked part.
-        state: `ok`; `missing` if an optional part does not work; `broken` if a necessary part does not work.
-        detail: the result of the check, and how to fix a problem.
-    """
+    """One line of the report."""
 
     name: str
-    state: Literal["ok", "missing", "broken"]
-    detail: str
+    state: Literal["ok", "missing", "broken"]  # missing, broken: an optional, a necessary part does not work
+    detail: str  # the result, and how to fix a problem
 
 
 def main() -> None:

@@ -22,19 +22,12 @@ _LISTEN_SECONDS = 0.5
 
 
 class Place(NamedTuple):
-    """The reserved place of a rank in the cluster.
+    """The reserved place of a rank in the cluster."""
 
-    Attributes:
-        node: Ray's id of the machine.
-        address: network address of the machine.
-        port: a free port of the machine.
-        gpus: indices of the reserved GPUs on the machine.
-    """
-
-    node: str
+    node: str  # Ray's id of the machine
     address: str
-    port: int
-    gpus: list[str]
+    port: int  # a free port of the machine
+    gpus: list[str]  # indices of the reserved GPUs on the machine
 
 
 @checked
@@ -76,13 +69,9 @@ def launch(
         nodes = group_by_node(places)
         starts = []
         for number, ranks in enumerate(nodes):
-            environment = {
-                "MASTER_ADDR": places[0].address,
-                "MASTER_PORT": str(places[0].port),
-                "NODE_RANK": str(number),
-                "CUDA_VISIBLE_DEVICES": ",".join(gpu for rank in ranks for gpu in places[rank].gpus),
-            }
-            starts.append((actors[ranks[0]], environment))
+            meeting = {"MASTER_ADDR": places[0].address, "MASTER_PORT": str(places[0].port), "NODE_RANK": str(number)}
+            gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpu for rank in ranks for gpu in places[rank].gpus)}
+            starts.append((actors[ranks[0]], meeting | gpus))
         trainer = [f"--trainer.devices={len(nodes[0])}", f"--trainer.num_nodes={len(nodes)}"]
         ray.get([actor.start.remote([*command, *trainer], each, os.getcwd()) for actor, each in starts])
         if code := _follow_all(ray, [actor for actor, _ in starts]):

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cpc.pages.html import node, render, table
+from cpc.pages.html import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,8 +36,8 @@ class Table(NamedTuple):
 
     def html(self) -> str:
         """Return the table as HTML."""
-        grid = render(table(self.header, self.rows)) if self.rows else ""
-        return f"<p>{escape(self.title)}</p>{grid}" + "".join(render(node("p", note)) for note in self.notes)
+        grid = table(self.header, self.rows) if self.rows else ""
+        return f"<p>{escape(self.title)}</p>{grid}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
 
 class Report(Mapping[str, Any]):

@@ -1,5 +1,6 @@
 """A trained model as a transformer for scikit-learn's pipelines. n waveforms, S samples, D feature dim."""
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from cpc.sklearn.recordings import on_cpu, real_numbers
 from cpc.sklearn.training import models_on_cpu
 
 
+@dataclass(eq=False, repr=False)
 class CPCFeatures(TransformerMixin, BaseEstimator):
     """A transformer that maps each waveform to the mean of its features.
 
@@ -34,12 +36,10 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         sample_rate_hz_: sample rate of the waveforms that the model reads.
     """
 
-    def __init__(
-        self, model: str | Path | CPC, *, features: Literal["c", "z", "zc"] = "c", device: str = "auto"
-    ) -> None:
-        self.model = model
-        self.features = features
-        self.device = device
+    model: str | Path | CPC
+    _: KW_ONLY
+    features: Literal["c", "z", "zc"] = "c"
+    device: str = "auto"
 
     def fit(self, X: Any = None, y: Any = None) -> "CPCFeatures":
         """Read the model, and check the waveforms if any are given."""

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,6 +44,7 @@ _GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # ke
 _FEWEST_LATENTS = 12  # minimum number of latents of a recording of median length
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Contrastive predictive coding of signals: `fit` pretrains without labels, `transform` returns features.
 
@@ -95,56 +97,28 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             units cannot be converted; in `transform`, if recordings have other channels than in `fit`.
     """
 
-    num_channels_: int
-
-    def __init__(
-        self,
-        *,
-        sample_rate_hz: int | float = 1.0,
-        dim: int = 64,
-        kernels: tuple[int, ...] | None = None,
-        strides: tuple[int, ...] | None = None,
-        front: Literal["raw", "level", "compand"] = "compand",
-        level_seconds: int | float | None = None,
-        baseline_seconds: int | float | None = None,
-        num_channels: int | None = None,
-        units: str | Sequence[str] | None = None,
-        num_steps: Count = 8,
-        negatives: str = "mixed",
-        window_samples: int | None = None,
-        batch_size: Count = 32,
-        max_steps: Natural = 500,
-        learning_rate: Positive = 1e-3,
-        valid_share: int | Annotated[float, Range(0, 1, is_below=True)] = 0.1,
-        features: Annotated[str, Choices(("c", "z", "zc"))] = "zc",
-        pool: str = "mean_std",
-        init_from: str | Path | None = None,
-        random_state: Any = None,
-        device: str = "auto",
-        verbose: bool = False,
-    ) -> None:
-        self.sample_rate_hz = sample_rate_hz
-        self.dim = dim
-        self.kernels = kernels
-        self.strides = strides
-        self.front = front
-        self.level_seconds = level_seconds
-        self.baseline_seconds = baseline_seconds
-        self.num_channels = num_channels
-        self.units = units
-        self.num_steps = num_steps
-        self.negatives = negatives
-        self.window_samples = window_samples
-        self.batch_size = batch_size
-        self.max_steps = max_steps
-        self.learning_rate = learning_rate
-        self.valid_share = valid_share
-        self.features = features
-        self.pool = pool
-        self.init_from = init_from
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    sample_rate_hz: int | float = 1.0
+    dim: int = 64
+    kernels: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    front: Literal["raw", "level", "compand"] = "compand"
+    level_seconds: int | float | None = None
+    baseline_seconds: int | float | None = None
+    num_channels: int | None = None
+    units: str | Sequence[str] | None = None
+    num_steps: Count = 8
+    negatives: str = "mixed"
+    window_samples: int | None = None
+    batch_size: Count = 32
+    max_steps: Natural = 500
+    learning_rate: Positive = 1e-3
+    valid_share: int | Annotated[float, Range(0, 1, is_below=True)] = 0.1
+    features: Annotated[str, Choices(("c", "z", "zc"))] = "zc"
+    pool: str = "mean_std"
+    init_from: str | Path | None = None
+    random_state: Any = None
+    device: str = "auto"
+    verbose: bool = False
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "CPCTransformer":
         """Pretrain on the recordings X; `groups` has their subjects, each trained on or held out as a whole."""

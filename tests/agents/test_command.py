@@ -153,10 +153,8 @@ def test_a_threshold_that_a_seed_never_reaches_is_a_limit() -> None:
     assert found["steps_to_threshold"] == [50, None]
     assert found["mean_steps_to_threshold"] == 75
     summaries = {"0": found, "0.1": _summary([curves[0], curves[0]], 100, 1.0)}
-    table = _table(
-        {"environment": "e", "num_steps": 100, "num_seeds": 2, "by_cpc_weight": summaries}
-        | {"differences": _differences(summaries, 100)}
-    )
+    comparison = {"environment": "e", "num_steps": 100, "num_seeds": 2, "by_cpc_weight": summaries}
+    table = str(_table(comparison | {"differences": _differences(summaries, 100)}))
     assert re.search(r"^ +0 .*>= 75 .* 1 of 2$", table, re.MULTILINE)
     assert re.search(r"^ +0\.1 .* 50 .* 2 of 2$", table, re.MULTILINE)
     assert "steps to threshold, weight 0.1 minus weight 0: -25 (-343 to +293): the difference is not resolved" in table

@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from cpc.monitor import library as library_module
-from cpc.monitor.finder import run_folders
-from cpc.monitor.library import FIND_SECONDS, Library
+from cpc.monitor.library import FIND_SECONDS, Library, run_folders
 
 
 def made(root: Path, *names: str) -> None:

@@ -14,7 +14,7 @@ from cpc.contexts.context import time_constants
 from cpc.encoders import SignalEncoder
 from cpc.model import CPC
 from cpc.predictors import Bilinear
-from cpc.pretraining.parameter_groups import parameter_groups
+from cpc.pretraining.module import parameter_groups
 
 OPTIONS = (
     "--model.context=cpc.contexts.StateSpace",

@@ -139,7 +139,7 @@ def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
     ]
     assert [len(of_test) for of_test in sentences] == [240, 240]
     assert len(sentences[0] & sentences[1]) < 40  # 29 by chance
-    assert f"corpus of seed {seed}" in speech.RECIPE_CHOSEN_ON.format(seed)
+    assert f"corpus of seed {seed}" in speech.CHOSEN_ON.format(corpus_seed=seed)
 
 
 @pytest.mark.slow
