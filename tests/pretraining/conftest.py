@@ -1,18 +1,30 @@
-"""Runs of a test file's small config: finished ones, and ones that end with an error.
+"""Runs of a small config: finished ones, and ones that end with an error.
 
-A file that uses these fixtures defines `run` and `finished_once`.
+A file of other data than noisy oscillations defines `run`, and one that uses `finished` also `finished_once`.
 """
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from cpc.cli import main
 from cpc.pretraining.module import Pretraining
+from cpc.quickstart.recipe import part
+
+EVERY_TWO_STEPS = dict.fromkeys(("record_every_steps", "eval_every_steps", "checkpoint_every_steps"), 2)
+
+
+@pytest.fixture
+def run(oscillations: Path, tmp_path: Path) -> Callable[..., Path]:
+    def run(*options: str, name: str = "run") -> Path:
+        main(["pretrain", "--config", str(oscillations), "--run_dir", str(tmp_path / name), *options])
+        return tmp_path / name
+
+    return run
 
 
 @pytest.fixture
@@ -59,27 +71,15 @@ def oscillations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     x = np.sin(np.arange(400) * rng.uniform(0.2, 0.4, (10, 1)))[..., None] + 0.3 * rng.normal(size=(10, 400, 1))
     np.savez(folder / "signals.npz", x=x.astype(np.float32), group=np.arange(10), sample_rate_hz=20.0)
-    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [4], "strides": [2]}
-    content: dict[str, Any] = {
+    sampling = {"window_seconds": 5.0, "batch_size": 4, "eval_batches": 1, "valid_share": 0.3}
+    content = EVERY_TWO_STEPS | {
         "model": {
-            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"steps": [14]}},
+            "encoder": part("encoders.SignalEncoder", channels=1, dim=8, sample_rate_hz=20.0, kernels=[4], strides=[2]),
+            "context": part("contexts.GRU", dim=8),
+            "predictor": part("predictors.Bilinear", steps=[14]),
         },
-        "data": {
-            "class_path": "cpc.data.Signals",
-            "init_args": {
-                "source": str(folder / "signals.npz"),
-                "window_seconds": 5.0,
-                "batch_size": 4,
-                "eval_batches": 1,
-                "valid_share": 0.3,
-            },
-        },
+        "data": part("data.Signals", source=str(folder / "signals.npz"), **sampling),
         "trainer": {"max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
-        "record_every_steps": 2,
-        "eval_every_steps": 2,
-        "checkpoint_every_steps": 2,
     }
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(content))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,52 +17,28 @@ import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.images.corpus import ImageDataset
+from cpc.data.store.atomic import read_records
 from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, recorded_data
+from cpc.quickstart.recipe import part
 
 DIRECTIONS = ["down", "up", "right", "left"]
 PROBE = "--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class, learning_rate: 0.05}}]"
 # Latents of a trunk that slides over the image see one row more.
-SLIDING = [
-    "--model.encoder.init_args.fully_convolutional=true",
-    "--model.loss.skip_steps=2",
-    "--model.predictor.init_args.num_steps=1",
-]
-SMALL = {
+SLIDING = """--model.encoder.init_args.fully_convolutional=true --model.loss.skip_steps=2
+    --model.predictor.init_args.num_steps=1""".split()
+TRUNK = part("encoders.TinyTrunk", dim=8, strides=[4, 1], widths=[8, 8])
+DATA = {"image_size": 40, "load_size": 44, "augmentation": "v1", "flip": True}  # a grid of 4 x 4
+DATA |= {"batch_size": 4, "eval_batches": 2}
+SMALL = dict.fromkeys(("record_every_steps", "eval_every_steps", "checkpoint_every_steps"), 2) | {
     "model": {
-        "encoder": {
-            "class_path": "cpc.encoders.PatchEncoder",
-            "init_args": {
-                "trunk": {
-                    "class_path": "cpc.encoders.TinyTrunk",
-                    "init_args": {"dim": 8, "strides": [4, 1], "widths": [8, 8]},
-                },
-                "patch_size": 16,
-                "stride": 8,
-            },
-        },
-        "context": {
-            "class_path": "cpc.contexts.PixelCNN",
-            "init_args": {"width": 8, "num_blocks": 2, "hidden_dim": 8, "directions": DIRECTIONS},
-        },
-        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
-        "loss": {"class_path": "cpc.losses.Contrastive", "init_args": {"skip_steps": 1}},
+        "encoder": part("encoders.PatchEncoder", trunk=TRUNK, patch_size=16, stride=8),
+        "context": part("contexts.PixelCNN", width=8, num_blocks=2, hidden_dim=8, directions=DIRECTIONS),
+        "predictor": part("predictors.Bilinear", num_steps=2),
+        "loss": part("losses.Contrastive", skip_steps=1),
     },
-    "data": {
-        "class_path": "cpc.data.Images",
-        "init_args": {
-            "image_size": 40,  # a grid of 4 x 4
-            "load_size": 44,
-            "augmentation": "v1",
-            "flip": True,
-            "batch_size": 4,
-            "eval_batches": 2,
-        },
-    },
+    "data": part("data.Images", **DATA),
     "trainer": {"max_steps": 4, "accelerator": "cpu"},
-    "record_every_steps": 2,
-    "eval_every_steps": 2,
-    "checkpoint_every_steps": 2,
 }
 
 
@@ -105,7 +82,13 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Pat
 
 
 def records(run_dir: Path, name: str = "bound.jsonl") -> list[dict]:
-    return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
+    return read_records(run_dir / name)
+
+
+def held_out_losses(run_dir: Path) -> list[Any]:
+    """The losses that the run has recorded of its exported model."""
+    records = read_config(run_dir)["provenance"]["held_out"]
+    return [pytest.approx(record["loss_nats"], abs=1e-5) for record in records]
 
 
 def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) -> None:
@@ -139,15 +122,12 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) 
     saved_settings = config["provenance"]["data"]
     assert saved_settings["class_path"] == "cpc.data.images.modality.Images"
     assert saved_settings["init_args"] == {name: of_data["init_args"][name] for name in saved_settings["init_args"]}
-    assert saved_settings["init_args"].items() >= {"source": str(source), **SMALL["data"]["init_args"]}.items()
+    assert saved_settings["init_args"].items() >= {"source": str(source), **DATA}.items()
     assert not saved_settings["init_args"].keys() & {"cache_dir", "skip_bad", "num_workers"}
     model = cpc.load_pretrained(folder)
     assert (model.is_initialised, model.loss_part.skip_steps) == (True, 1)
     assert model(torch.rand(2, 3, 40, 40)).contexts.shape == (2, 4, 4, 4 * 8)
-    assert (config["architecture"]["init_args"]["encoder"]["init_args"]["crop_size"], model.encoder.crop_size) == (
-        15,
-        15,
-    )
+    assert config["architecture"]["init_args"]["encoder"]["init_args"]["crop_size"] == model.encoder.crop_size == 15
     with np.load(source) as arrays:
         pixels = arrays["images"][:27] / 255
     np.testing.assert_allclose(model.encoder.pixel_mean, pixels.mean((0, 1, 2)), rtol=1e-5)
@@ -183,40 +163,25 @@ def test_training_changes_images_and_evaluation_does_not(
     assert all(has_keys for chance, _, has_keys in seen if chance == "patches")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        [PROBE, "--model.loss.num_negatives=7", "--model.schedule=cosine"],
-        ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"],
-    ],
-    ids=["probe", "v2 in two workers"],
-)
 def test_a_broken_run_continues_bit_for_bit(
-    run: Callable[..., Path],
-    refused: Callable[..., str],
-    break_at: Callable[[int], None],
-    tmp_path: Path,
-    options: list[str],
+    run: Callable[..., Path], refused: Callable[..., str], break_at: Callable[[int], None], tmp_path: Path
 ) -> None:
-    """Through the end of a pass, at the seventh batch."""
-    options = [*options, "--trainer.max_steps=9", "--checkpoint_every_steps=5", "--record_every_steps=3"]
-    options += ["--eval_every_steps=4"]
-    folder = run(*options)
-    names = ["bound.jsonl"] + ["probe.jsonl"] * (PROBE in options)
-    whole = [(folder / name).read_text() for name in names], read_config(folder)["sha256"], weights(folder)
-    folder.rename(tmp_path / "whole")
+    """With two workers, through the end of a pass, at the seventh batch."""
+    options = ["--model.loss.num_negatives=7", "--model.schedule=cosine", "--trainer.max_steps=9", PROBE]
+    options += ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"]
+    options += ["--checkpoint_every_steps=5", "--record_every_steps=3", "--eval_every_steps=4"]
+
+    def outcome(folder: Path) -> tuple[Any, ...]:
+        weights = torch.load(folder / "checkpoints" / "last.ckpt")["state_dict"]
+        names = ("bound.jsonl", "probe.jsonl", "model/config.json")
+        return *((folder / name).read_text() for name in names), {k: v.tolist() for k, v in weights.items()}
+
+    whole = outcome(run(*options))
+    folder = (tmp_path / "run").rename(tmp_path / "whole").with_name("run")
     break_at(7)
     refused(*options)
     assert records(folder)[-1]["step"] == 6
-    run(*options, "--ckpt_path=last")
-    assert [(folder / name).read_text() for name in names] == whole[0]
-    assert read_config(folder)["sha256"] == whole[1]
-    for name, tensor in weights(folder).items():
-        assert torch.equal(tensor, whole[2][name]), name
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints" / "last.ckpt")["state_dict"]
+    assert outcome(run(*options, "--ckpt_path=last")) == whole
 
 
 def test_the_best_of_a_checkpoint_stays_and_another_model_is_refused(
@@ -269,11 +234,8 @@ def test_held_out_images_without_labels_leave_the_probe_without_a_result(
             *("--trainer.gradient_clip_val=1.0", "--model.optimiser=adamw"),
         ],
         ["--model.encoder.init_args.trunk.init_args.num_channels=1", "--data.augmentation=v2"],
-        [
-            "--model.predictor=cpc.predictors.TransformerPredictor",
-            "--model.predictor.init_args.num_steps=2",
-            "--model.predictor.init_args.num_heads=2",
-        ],
+        """--model.predictor=cpc.predictors.TransformerPredictor --model.predictor.init_args.num_steps=2
+            --model.predictor.init_args.num_heads=2""".split(),
     ],
     ids=["bfloat16", "grey", "transformer"],
 )
@@ -309,10 +271,7 @@ def test_a_folder_of_photographs_is_enough(
     ("options", "message"),
     [
         (["--data.image_size=32"], "data.image_size=32 gives 3 rows of patches, but the model predicts 3 steps ahead"),
-        (
-            ["--model.loss.skip_steps=2"],
-            "data.image_size=40 gives 4 rows of patches, but the model predicts 4 steps ahead",
-        ),
+        (["--model.loss.skip_steps=2"], "data.image_size=40 gives 4 rows of patches, but the model predicts 4 steps"),
         (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16"),
         (["--data.image_size=43"], "leave out the last 3 pixels of images of 43: set --data.image_size to 40 or 48"),
         (["--data.load_size=39"], "--data.load_size=39 is smaller than --data.image_size=40"),
@@ -330,24 +289,12 @@ def test_a_folder_of_photographs_is_enough(
             ["--model.encoder.init_args.trunk=cpc.encoders.GradientTrunk"],
             "data.augmentation='v1' puts a frame of the mean colour around patches, and GradientTrunk would",
         ),
-        (
-            ["--model.loss.negatives=same_speaker"],
-            "images have no speakers: set --model.loss.init_args.negatives to mixed",
-        ),
-        (
-            ["--model.loss.negatives=mixed_excluding", "--data.batch_size=1"],
-            "negatives='mixed_excluding' leaves 1 of 1",
-        ),
+        (["--model.loss.negatives=same_speaker"], "no speakers: set --model.loss.init_args.negatives to mixed"),
+        (["--model.loss.negatives=mixed_excluding", "--data.batch_size=1"], "'mixed_excluding' leaves 1 of 1"),
         (["--data.source=nowhere"], "there is no folder or npz file nowhere"),
         (["--data.eval_split=dev"], "of split 'dev'; the splits are test, train, valid"),
-        (
-            ["--data.packed=false", "--data.skip_bad=true"],
-            "--data.cache_dir and --data.skip_bad apply only to packed images",
-        ),
-        (
-            ["--trainer.callbacks=cpc.probes.OnlineProbe"],
-            "have no task 'speaker' for an online probe; their tasks are class",
-        ),
+        (["--data.packed=false", "--data.skip_bad=true"], "and --data.skip_bad apply only to packed images"),
+        (["--trainer.callbacks=cpc.probes.OnlineProbe"], "no task 'speaker' for an online probe; their tasks are"),
     ],
 )
 def test_mistakes_end_before_training_with_their_name(
@@ -409,31 +356,28 @@ def test_cpc_evaluate_repeats_the_runs_own_measurement(
         of_both = [name for name in there if not name.endswith("nats") and name != "pretrained_on"]
         assert {name: here[name] for name in of_both} == {name: there[name] for name in of_both}
         assert measured["pretrained_on"] == there["pretrained_on"]
-        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
+    assert [each["loss_nats"] for each in measured["bounds"]] == held_out_losses(finished)
 
 
 def test_what_a_run_held_out_stays_held_out(run: Callable[..., Path], tmp_path: Path) -> None:
     """Without a split `valid` in the source, a share of its own is drawn: the run's, not the default."""
     path = write_images(tmp_path / "drawn.npz", ["train"] * 60)
     folder = run(f"--data.source={path}", "--data.valid_share=0.3", "--data.eval_batches=100")
-    of_the_run = read_config(folder)["provenance"]["held_out"]
-    assert of_the_run[0]["num_batches"] >= 2
-    measured = evaluate(folder, path, num_batches=100)
-    for here, there in zip(measured["bounds"], of_the_run, strict=True):
-        assert here["num_batches"] == there["num_batches"]
-        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
+    num_batches = [each["num_batches"] for each in read_config(folder)["provenance"]["held_out"]]
+    assert num_batches[0] >= 2
+    bounds = evaluate(folder, path, num_batches=100)["bounds"]
+    assert [each["num_batches"] for each in bounds] == num_batches
+    assert [each["loss_nats"] for each in bounds] == held_out_losses(folder)
 
 
 def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Callable[..., Path], tmp_path: Path) -> None:
     """All labelled images stay with the probe; `cpc evaluate` finds the same held-out ones."""
     path = write_images(tmp_path / "parts.npz", ["unlabelled"] * 60 + ["train"] * 20 + ["test"] * 9)
     folder = run(f"--data.source={path}", "--data.train_split=unlabelled", "--data.valid_share=0.2")
-    config = read_config(folder)
-    table = recorded_data(config, path).open(cpc.load_pretrained(folder).encoder).table
+    table = recorded_data(read_config(folder), path).open(cpc.load_pretrained(folder).encoder).table
     assert len(table.rows("train")) == 20
     assert len(table.rows("valid")) + len(table.rows("unlabelled")) == 60
-    measured = evaluate(folder, path, num_batches=2)["bounds"][0]["loss_nats"]
-    assert measured == pytest.approx(config["provenance"]["held_out"][0]["loss_nats"], abs=1e-5)
+    assert evaluate(folder, path, num_batches=2)["bounds"][0]["loss_nats"] == held_out_losses(folder)[0]
 
 
 def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(

@@ -98,16 +98,7 @@ def test_a_set_without_a_split_is_read_by_folds(
     folder: Path, run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "probe.json"
-    command = [
-        "probe",
-        str(run_dir),
-        "--data",
-        str(folder / "sets" / "boats.txt"),
-        "--task",
-        "boats",
-        "--out",
-        str(out),
-    ]
+    command = ["probe", str(run_dir), "--data", str(folder / "sets" / "boats.txt"), "--task", "boats", f"--out={out}"]
     main([*command, "--features", "words", "--baselines", "bow"])
     assert "boats: 2 classes, 10 folds over sentence (50 sentences)" in capsys.readouterr().out
     task = json.loads(out.read_text())["tasks"]["boats"]

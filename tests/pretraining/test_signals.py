@@ -12,6 +12,7 @@ import yaml
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
 from cpc.data.store.atomic import read_records
+from cpc.quickstart.recipe import part
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")  # thousands of products in each fit of a probe
 
@@ -38,33 +39,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run_dir(source: Path) -> Path:
-    encoder = {"channels": 3, "dim": 16, "sample_rate_hz": RATE_HZ, "kernels": [4, 2], "strides": [2, 2]}
+    layers, sampling = {"kernels": [4, 2], "strides": [2, 2]}, {"batch_size": 16, "eval_batches": 1, "valid_share": 0.2}
+    trainer = {"max_steps": 60, "accelerator": "cpu", "enable_progress_bar": False, "logger": False}
     config: dict[str, Any] = {
         "model": {
-            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 16}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
-            "loss": {"class_path": "cpc.losses.Contrastive", "init_args": {"skip_steps": 1}},
+            "encoder": part("encoders.SignalEncoder", channels=3, dim=16, sample_rate_hz=RATE_HZ, **layers),
+            "context": part("contexts.GRU", dim=16),
+            "predictor": part("predictors.Bilinear", num_steps=2),
+            "loss": part("losses.Contrastive", skip_steps=1),
             "learning_rate": 3e-3,
         },
-        "data": {
-            "class_path": "cpc.data.Signals",
-            "init_args": {
-                "source": str(source),
-                "window_seconds": 5.0,
-                "batch_size": 16,
-                "eval_batches": 1,
-                "valid_share": 0.2,
-                "labels": "label",
-            },
-        },
-        "trainer": {
-            "max_steps": 60,
-            "accelerator": "cpu",
-            "enable_progress_bar": False,
-            "logger": False,
-            "callbacks": [{"class_path": "cpc.probes.OnlineProbe", "init_args": {"task": "label"}}],
-        },
+        "data": part("data.Signals", source=str(source), window_seconds=5.0, labels="label", **sampling),
+        "trainer": trainer | {"callbacks": [part("probes.OnlineProbe", task="label")]},
         "eval_every_steps": 30,
         "checkpoint_every_steps": 30,
     }

@@ -1,6 +1,7 @@
 """A state-space context through the real commands: chunks of a batch, weight decay, resuming, and other precisions."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 import torch
 
 from cpc.checkpoint import load_pretrained, save_pretrained
-from cpc.cli import main
 from cpc.contexts import GRU
 from cpc.contexts.context import time_constants
 from cpc.encoders import SignalEncoder
@@ -16,25 +16,15 @@ from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.module import parameter_groups
 
-OPTIONS = (
-    "--model.context=cpc.contexts.StateSpace",
-    "--model.context.init_args.dim=8",
-    "--model.context.init_args.num_layers=2",
-    "--model.predictor.init_args.steps=[3, 9]",
-    "--model.loss=cpc.losses.Contrastive",
-    "--model.num_chunks=2",
-    "--eval_every_steps=3",
-    "--checkpoint_every_steps=3",
-)
+OPTIONS = """--model.context=cpc.contexts.StateSpace --model.context.init_args.dim=8
+    --model.context.init_args.num_layers=2 --model.predictor.init_args.steps=[3,9]
+    --model.loss=cpc.losses.Contrastive --model.num_chunks=2
+    --eval_every_steps=3 --checkpoint_every_steps=3""".split()
 
 
 @pytest.fixture
-def run(oscillations: Path, tmp_path: Path) -> Callable[..., Path]:
-    def run(*options: str) -> Path:
-        main(["pretrain", "--config", str(oscillations), "--run_dir", str(tmp_path / "run"), *OPTIONS, *options])
-        return tmp_path / "run"
-
-    return run
+def run(run: Callable[..., Path]) -> Callable[..., Path]:
+    return partial(run, *OPTIONS)
 
 
 def decays(folder: Path) -> list[float]:

@@ -12,15 +12,6 @@ from cpc.cli import main
 from cpc.data.store.atomic import read_records
 
 
-@pytest.fixture
-def run(oscillations: Path, tmp_path: Path) -> Callable[..., Path]:
-    def run(*options: str) -> Path:
-        main(["pretrain", "--config", str(oscillations), "--run_dir", str(tmp_path / "run"), *options])
-        return tmp_path / "run"
-
-    return run
-
-
 def test_a_far_step_is_trained_evaluated_and_recorded(oscillations: Path, run: Callable[..., Path]) -> None:
     run_dir = run()
     records = read_records(run_dir / "bound.jsonl")

@@ -11,9 +11,9 @@ import torch
 
 import cpc
 from cpc.checkpoint import read_checkpoint, read_config
-from cpc.data.audio.index import index_folder
 from cpc.pretraining.pretrain import pretrain
 from cpc.pretraining.transfer import start_from
+from cpc.quickstart.recipe import part
 
 
 def model_of(dim: int = 8, context_dim: int = 6, context: Any = cpc.contexts.GRU, num_steps: int = 3) -> cpc.CPC:
@@ -120,23 +120,17 @@ def test_an_encoder_that_does_not_fit_is_refused(saved: Path, tmp_path: Path) ->
 
 
 @pytest.fixture
-def config(tmp_path: Path, write_audio: Callable[..., Path]) -> dict[str, Any]:
-    for number in range(9):
-        name = f"{('train', 'train', 'valid')[number % 3]}/{number}.wav"
-        write_audio(tmp_path / "audio" / name, seconds=0.5, seed=number)
-    index_folder(tmp_path / "audio", split_level=0, progress=False)
+def config(tmp_path: Path, write_corpus: Callable[..., Path]) -> dict[str, Any]:
+    audio = write_corpus(tmp_path / "audio", train=6, valid=3)
     return {
         "model": {
-            "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": 8}},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 6}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 3}},
+            "encoder": part("encoders.AudioEncoder", dim=8),
+            "context": part("contexts.GRU", dim=6),
+            "predictor": part("predictors.Bilinear", num_steps=3),
             "learning_rate": 1e-3,
             "extra_strategies": [],
         },
-        "data": {
-            "class_path": "cpc.data.Audio",
-            "init_args": {"manifest": str(tmp_path / "audio"), "window_samples": 3200, "batch_size": 2},
-        },
+        "data": part("data.Audio", manifest=str(audio), window_samples=3200, batch_size=2),
         "trainer": {"max_steps": 4, "accelerator": "cpu", "logger": False, "enable_progress_bar": False},
         "checkpoint_every_steps": 2,
     }
@@ -160,8 +154,7 @@ def test_a_run_begins_with_them_and_resumes_with_its_own(
     # What is named now was not started from: neither nothing, nor another model, replaces what the run began with.
     capsys.readouterr()
     resumed = pretrain(stopped | {"ckpt_path": "last", "init_from": None, "seed_everything": 7})
-    told = "no effect on a resumed run: seed_everything 0 -> 7; its weights"
-    assert told in capsys.readouterr().err
+    assert "no effect on a resumed run: seed_everything 0 -> 7; its weights" in capsys.readouterr().err
     assert read_checkpoint(resumed / "checkpoints" / "last.ckpt")["callbacks"]["RunFolder"]["init_from"] == str(saved)
     torch.testing.assert_close(cpc.load_pretrained(resumed).state_dict(), end.state_dict(), rtol=0, atol=0)
 
@@ -178,13 +171,9 @@ def test_frozen_parts_keep_the_weights_they_begin_with(
 
 
 def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_path: Path) -> None:
-    for frozen, words in (
-        (["encodr"], "names 'encodr', but the model has encoder, context"),
-        ([""], "names '', but the model has encoder, context"),
-    ):
-        wrong = config | {"model": config["model"] | {"frozen": frozen}, "run_dir": str(tmp_path / "run")}
-        with pytest.raises(ValueError, match=words):
-            pretrain(wrong)
+    for name in ("encodr", ""):
+        with pytest.raises(ValueError, match=f"names '{name}', but the model has encoder, context"):
+            pretrain(config, model={"frozen": [name]}, run_dir=tmp_path / "run")
 
 
 @pytest.mark.parametrize("setting", [{"sample_rate_hz": 8000}, {"strides": (4, 4, 2, 2, 2)}])
