@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from refusals import refuses
 from scipy.stats import ttest_rel
 
 pytest.importorskip("gymnasium")
@@ -105,8 +106,7 @@ def test_a_run_that_ended_opens_nothing(config: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Environment, "make", lambda self: pytest.fail("an environment was opened"))
     assert train_agents(config, **options) == compared
     assert events.read_text() == before
-    with pytest.raises(ValueError, match=r"=40 must be at least 0 and at most 20"):
-        train_agents(config, num_steps=300, **options)
+    refuses(r"=40 must be at least 0 and at most 20", train_agents, config, num_steps=300, **options)
 
 
 def test_every_byte_of_a_checkpoint_counts_and_every_setting(config: Path, tmp_path: Path) -> None:
@@ -125,11 +125,9 @@ def test_every_byte_of_a_checkpoint_counts_and_every_setting(config: Path, tmp_p
     flipped[place] ^= 1
     for damaged in (bytes(flipped), whole[: len(whole) // 2], b""):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged"):
-            train_agents(config, **options)
+        refuses(r"last.ckpt cannot be read: cut off, damaged", train_agents, config, **options)
     torch.save({"settings": {}}, path)
-    with pytest.raises(ValueError, match=r"was not written by cpc agent: it lacks update, agent, optimiser"):
-        train_agents(config, **options)
+    refuses(r"was not written by cpc agent: it lacks update, agent, optimiser", train_agents, config, **options)
 
 
 def test_differences_are_those_of_the_seeds() -> None:
@@ -208,5 +206,4 @@ def test_steps_to_a_threshold() -> None:
     ],
 )
 def test_what_cannot_be_played_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        train_agents(written(tmp_path / "config.yaml", **changes), run_dir=tmp_path / "runs", num_seeds=1)
+    refuses(message, train_agents, written(tmp_path / "config.yaml", **changes), run_dir=tmp_path / "runs", num_seeds=1)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.checkpoint import save_pretrained
 from cpc.cli import COMMANDS, main
@@ -249,8 +250,7 @@ def test_calls_from_python_are_checked_against_the_annotations() -> None:
         (Part, {"rate": math.nan}, "Part: rate=nan must be a finite number"),
         (command, {"width": 2}, "`width`=2 is not one of 1, 3"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            call(**arguments)
+        refuses(f"^{re.escape(message)}$", call, **arguments)
     Part(sizes=np.array([2, 3]), kinds=("a", "b"), rate=0.5)
     command(width=3, name=5, table={"y": "z"})  # a union with other types, and values of a mapping, are not checked
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hub_server import Hub, serve_hub
+from refusals import refuses
 
 import cpc
 from cpc import cli
@@ -132,10 +133,8 @@ def test_the_card_says_what_is_known_and_not_where_it_lies(
         torch.testing.assert_close(again.state_dict()[name], values, rtol=0, atol=0)
     assert read_config(out)["provenance"]["held_out"] == [RECORD]
     assert card.index("pip install 'contrastive-predictive-coding[hub]'") < card.index("import cpc")
-    with pytest.raises(ValueError, match="already exists"):
-        share(run, license="mit", out=out)
-    with pytest.raises(ValueError, match="name a target"):
-        share(run, license="mit")
+    refuses("already exists", share, run, license="mit", out=out)
+    refuses("name a target", share, run, license="mit")
 
 
 def test_no_spelling_of_a_path_is_shared(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,9 +232,7 @@ def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: py
     ):
         cpc.load_pretrained("me/birds")
     (tmp_path / "me" / "birds").mkdir()
-    with pytest.raises(ValueError, match=r"me/birds holds no model"):
-        cpc.load_pretrained("me/birds")
-    with pytest.raises(ValueError, match=r"revision='v1' is only for models on the Hub, and .* is none"):
-        cpc.load_pretrained(run, revision="v1")
+    refuses(r"me/birds holds no model", cpc.load_pretrained, "me/birds")
+    refuses(r"revision='v1' is only for models on the Hub, and .* is none", cpc.load_pretrained, run, revision="v1")
     with pytest.raises(ValueError, match=r"you/birds is a model of the Hub.*name a file with `out`"):
         place_of_results("you/birds", "bound.json", None)

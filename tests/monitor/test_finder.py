@@ -52,7 +52,6 @@ def test_a_long_search_comes_less_often(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(library_module, "run_folders", slow)
     library.read_all()
     assert library._find_at == pytest.approx(now[0] + 1200)
-    library.close()
 
 
 def test_what_nobody_may_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

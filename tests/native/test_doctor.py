@@ -5,6 +5,7 @@ import types
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from cpc.native import doctor
 
@@ -88,11 +89,9 @@ def test_formats_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     import soundfile
 
     monkeypatch.setattr(soundfile, "available_formats", lambda: {"WAV": "", "FLAC": "", "OGG": ""})
-    with pytest.raises(ValueError, match="cannot read MP3"):
-        doctor.audio_files()
+    refuses("cannot read MP3", doctor.audio_files)
     usage = types.SimpleNamespace(free=2**29)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(ValueError, match=r"current folder=0\.5 must be at least 2"):
-        doctor.disk(tmp_path)
+    refuses(r"current folder=0\.5 must be at least 2", doctor.disk, tmp_path)
     usage.free = 2**40
     assert doctor.disk(tmp_path) == "1024.0 GiB free in the current folder"

@@ -10,33 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.audio.index import index_folder
+from cpc.checkpoint import read_checkpoint
 from cpc.data.store.atomic import read_records
 from cpc.on_ray.launch import Place, group_by_node
-from cpc.pretraining.run_folder import step_of
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Cluster = Callable[..., dict[str, str]]
 
-PRETRAIN = [
-    "pretrain",
-    "--model.encoder=cpc.encoders.AudioEncoder",
-    "--model.encoder.dim=8",
-    "--model.context=cpc.contexts.GRU",
-    "--model.context.init_args.dim=8",
-    "--model.predictor=cpc.predictors.Bilinear",
-    "--model.predictor.init_args.num_steps=3",
-    "--data.manifest=audio",
-    "--data.window_samples=3200",
-    "--data.batch_size=2",
-    "--data.eval_batches=2",
-    "--trainer.accelerator=cpu",
-    "--trainer.strategy=ddp",
-    "--trainer.enable_progress_bar=false",
-    "--record_every_steps=2",
-    "--eval_every_steps=4",
-    "--checkpoint_every_steps=2",
-]
+PRETRAIN = """pretrain --model.encoder=cpc.encoders.AudioEncoder --model.encoder.dim=8
+    --model.context=cpc.contexts.GRU --model.context.init_args.dim=8
+    --model.predictor=cpc.predictors.Bilinear --model.predictor.init_args.num_steps=3
+    --data.manifest=audio --data.window_samples=3200 --data.batch_size=2 --data.eval_batches=2
+    --trainer.accelerator=cpu --trainer.strategy=ddp --trainer.enable_progress_bar=false
+    --record_every_steps=2 --eval_every_steps=4 --checkpoint_every_steps=2""".split()
 # A rank to which something happens at the start of a step.
 EVENT = """
 import os, signal
@@ -66,10 +52,7 @@ def test_ranks_are_grouped_by_machine() -> None:
         (["--num_ranks", "2", "probe", "--seed", "1"], "only pretrain runs in ranks: write cpc ray --num_ranks 2 pre"),
         (["--num_ranks", "2"], "only pretrain runs in ranks"),
         (["--num_ranks", "0", "pretrain"], "--num_ranks=0 must be at least 1"),
-        (
-            ["--num_ranks", "2", "--gpus_per_rank", "2", "pretrain"],
-            "--gpus_per_rank=2 must be at least 0 and at most 1",
-        ),
+        (["--num_ranks", "2", "--gpus_per_rank", "2", "pretrain"], "_per_rank=2 must be at least 0 and at most 1"),
         (["--num_ranks", "2", "--cpus_per_rank", "0", "pretrain"], "--cpus_per_rank=0 must be at least 1"),
         (["pretrain", "--num_ranks", "2"], "required: --num_ranks"),
         (["--num_ranks", "2", "pretrain", "--trainer.devices=2"], "--trainer.devices=2 follows from --num_ranks"),
@@ -80,11 +63,8 @@ def test_mistakes_are_named(arguments: list[str], message: str, refusal: Callabl
 
 
 @pytest.fixture
-def folder(tmp_path: Path, write_audio: Callable[..., Path], environment: dict[str, str]) -> Path:
-    for number in range(20):
-        split = "train" if number < 12 else "valid"
-        write_audio(tmp_path / "audio" / split / f"{number}.wav", seconds=0.5, seed=number)
-    index_folder(tmp_path / "audio", split_level=0, progress=False)
+def folder(tmp_path: Path, write_corpus: Callable[..., Path], environment: dict[str, str]) -> Path:
+    write_corpus(tmp_path / "audio", train=12, valid=8)
     (Path(environment["PYTHONPATH"]) / "event.py").write_text(EVENT)
     return tmp_path
 
@@ -117,17 +97,15 @@ def test_two_ranks_on_two_machines_train_as_those_of_one(folder: Path, cluster: 
 def test_what_happens_to_a_rank_ends_all(
     folder: Path, cluster: Cluster, cpc: Run, rank: int, number: int, code: int, said: str
 ) -> None:
-    event = [
-        "--trainer.callbacks=event.Event",
-        f"--trainer.callbacks.rank={rank}",
-        f"--trainer.callbacks.number={number}",
-    ]
+    event = ["--trainer.callbacks=event.Event", f"--trainer.callbacks.rank={rank}"]
+    event.append(f"--trainer.callbacks.number={number}")
     ranks = ["ray", "--num_ranks", "2", *PRETRAIN, "--run_dir=run", "--trainer.max_steps=60", *event]
     ended = cpc(cluster(2), *ranks)
     assert ended.returncode == code, ended.stderr
     assert said in ended.stderr
     events = read_records(folder / "run" / "events.jsonl")
-    assert step_of(folder / "run" / "checkpoints" / "last.ckpt") == (6 if code == 143 else 4)
+    step = read_checkpoint(folder / "run" / "checkpoints" / "last.ckpt")["global_step"]
+    assert step == (6 if code == 143 else 4)
     assert events[-1]["event"] == ("interrupted" if code == 143 else "failed")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
@@ -227,8 +228,7 @@ def test_every_objective_trains(folder: Path, tmp_path: Path, objective: str) ->
 
 def test_refusals(folder: Path, tmp_path: Path) -> None:
     def refused(match: str, **change: Any) -> None:
-        with pytest.raises(ValueError, match=match):
-            pretrain(config(folder, tmp_path / "refused", **change))
+        refuses(match, pretrain, config(folder, tmp_path / "refused", **change))
 
     refused("for data of text the loss must predict classes: choose ClassTableLoss", model__loss=None)
     refused(
@@ -260,8 +260,7 @@ def test_evaluate_says_what_it_does_not_know(
         with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is always read whole"):
             evaluate(run_dir, folder, **{name: value})
     for name in ("batch_size", "chunk_tokens"):
-        with pytest.raises(ValueError, match=f"`{name}`=0 must be at least 1"):
-            evaluate(run_dir, folder, **{name: 0})
+        refuses(f"`{name}`=0 must be at least 1", evaluate, run_dir, folder, **{name: 0})
     assert "whose data have no such option" in refusal(
         ["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"]
     )

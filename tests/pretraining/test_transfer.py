@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 
 import cpc
 from cpc.checkpoint import read_checkpoint, read_config
@@ -108,15 +109,13 @@ def test_a_saved_model_may_name_no_more_classes_than_the_new_one_does(saved: Pat
     linear = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 2}}
     config["architecture"]["init_args"]["encoder"] = linear
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"torch.nn.Linear, outside the trusted packages cpc;"):
-        start_from(model_of(), saved)
+    refuses(r"torch.nn.Linear, outside the trusted packages cpc;", start_from, model_of(), saved)
 
 
 def test_an_encoder_that_does_not_fit_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--init_from .*saved: its encoder does not fit model.encoder: .* is \[8"):
         start_from(model_of(dim=9), saved)
-    with pytest.raises(ValueError, match="holds no model"):
-        start_from(model_of(), tmp_path)
+    refuses("holds no model", start_from, model_of(), tmp_path)
 
 
 @pytest.fixture

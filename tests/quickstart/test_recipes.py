@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from refusals import refuses
 
 from cpc.cli import main
 from cpc.config.description import build
@@ -108,8 +109,7 @@ def test_the_prose_is_split_as_the_embedded_one(of_prose: Finished, tmp_path: Pa
     for split in ("train", "valid", "test"):
         assert list(own.lines(split)) == list(embedded.lines(split))
     (tmp_path / "embedded").write_text("Other prose.")
-    with pytest.raises(ValueError, match="holds other prose than this Python ships with: remove it"):
-        prose.RECIPE.make(tmp_path, 0)
+    refuses("holds other prose than this Python ships with: remove it", prose.RECIPE.make, tmp_path, 0)
 
 
 # --- speech
