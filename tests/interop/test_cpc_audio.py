@@ -157,27 +157,25 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
     for number, (content, arguments, words) in enumerate(cases):
         path = save(tmp_path / str(number), content, criterion, arguments)
         refuses(words, import_checkpoint, path, out=tmp_path / "model")
-    whole_path = save(tmp_path / "cut", weights)
-    whole = whole_path.read_bytes()
-    (tmp_path / "cut.pt").write_bytes(whole[:-2000])
-    torch.save({"gEncoder": Code()}, tmp_path / "code.pt")
-    for name, words in {"cut.pt": "cut off", "code.pt": "could run code"}.items():
-        refuses(words, import_checkpoint, tmp_path / name, out=tmp_path / "model")
-    (tmp_path / "page.pt").write_text("<!DOCTYPE html><title>404 Not Found</title>")
-    with pytest.raises(ValueError, match=r"no checkpoint at all: it begins with b'<!DOCTYPE"):
-        import_checkpoint(tmp_path / "page.pt", out=tmp_path / "model")
+    whole = save(tmp_path / "arguments", weights).read_bytes()
     damaged = bytearray(whole)
     damaged[whole.index(weights["gEncoder.conv3.bias"].numpy().tobytes())] ^= 1
-    (tmp_path / "damaged.pt").write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"damaged.pt cannot be read: cut off, damaged"):
-        import_checkpoint(tmp_path / "damaged.pt", out=tmp_path / "model")
-    torch.save({"state_dict": {}}, tmp_path / "other.pt")
-    refuses("holds neither `gEncoder` nor `weights`", import_checkpoint, tmp_path / "other.pt", out=tmp_path / "model")
-    broken = save(tmp_path / "arguments", weights)
-    (tmp_path / "arguments" / "checkpoint_args.json").write_text("{")
-    refuses(r"checkpoint_args\.json is not JSON", import_checkpoint, broken, out=tmp_path / "model")
+    path = tmp_path / "x.pt"
+    for content, words in (
+        (whole[:-2000], "cut off"),
+        (bytes(damaged), r"x.pt cannot be read: cut off, damaged"),
+        (b"<!DOCTYPE html><title>404 Not Found</title>", r"no checkpoint at all: it begins with b'<!DOCTYPE"),
+        ({"gEncoder": Code()}, "could run code"),
+        ({"state_dict": {}}, "holds neither `gEncoder` nor `weights`"),
+    ):
+        torch.save(content, path)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        refuses(words, import_checkpoint, path, out=tmp_path / "model")
+    path = tmp_path / "arguments" / "checkpoint_3.pt"
+    path.with_name("checkpoint_args.json").write_text("{")
+    refuses(r"checkpoint_args\.json is not JSON", import_checkpoint, path, out=tmp_path / "model")
     assert not (tmp_path / "model").exists()
     (tmp_path / "run").mkdir()
-    with pytest.raises(ValueError, match=r"`out`=.*run already exists: name a new folder, or remove this one"):
-        import_checkpoint(whole_path, out=tmp_path / "run")
+    refuses(r"`out`=.*run already exists: name a new folder, or", import_checkpoint, path, out=tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())

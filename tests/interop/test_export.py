@@ -20,6 +20,8 @@ from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, S
 from cpc.interop.export import Graph, _check, encoder_graph, export
 from cpc.predictors import Bilinear
 
+PIXELS = torch.randint(0, 256, (3, 4, 1, 16, 16), dtype=torch.uint8)
+LAYERS: dict[str, Any] = {"widths": (4, 3), "kernels": (4, 3), "strides": (2, 2)}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "library.md"
 
 
@@ -116,12 +118,7 @@ def test_a_stream_through_a_state_space(tmp_path: Path) -> None:
         (AudioEncoder(8, norm="layer"), LSTM(8, 2), torch.randn(3, 3200), 2),
         (MelEncoder(8), CausalTransformer(8, num_heads=2), torch.randn(3, 6400), 1),
         (PatchEncoder(TinyTrunk(8, 1), patch_size=16, stride=8), PixelCNN(6, 2, 6), torch.rand(3, 1, 64, 64), 2),
-        (
-            FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2)),
-            Identity(),
-            torch.randint(0, 256, (3, 4, 1, 16, 16), dtype=torch.uint8),
-            2,
-        ),
+        (FrameEncoder((16, 16), 6, **LAYERS), Identity(), PIXELS, 2),
         (SignalEncoder(3, 8, causal=False, front="level"), LSTM(4), torch.randn(3, 64, 3), 2),
     ],
     ids=["layer norm", "mel", "images", "frames", "signals"],
