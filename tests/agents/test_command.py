@@ -21,18 +21,16 @@ from cpc.agents.comparison import _differences, _steps_to_threshold, _summary, _
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
 from cpc.data.store.atomic import read_records
+from cpc.quickstart.recipe import part
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")  # hundreds of equal updates
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "agents"
 CONFIG: dict[str, Any] = {
     "model": {
-        "encoder": {
-            "class_path": "cpc.encoders.FrameEncoder",
-            "init_args": {"frame_size": [12, 8], "dim": 8, "kernels": [4], "strides": [2], "widths": [4]},
-        },
-        "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
-        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
+        "encoder": part("encoders.FrameEncoder", frame_size=[12, 8], dim=8, kernels=[4], strides=[2], widths=[4]),
+        "context": part("contexts.GRU", dim=8),
+        "predictor": part("predictors.Bilinear", num_steps=2),
     },
     "environment": {"name": NAME, "shrink": 2},
     "a2c": {"num_environments": 3, "rollout_steps": 5, "num_steps": 600, "record_every_updates": 4},

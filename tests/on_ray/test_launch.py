@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shown import command_blocks, small
 
 from cpc.checkpoint import read_checkpoint
+from cpc.data.audio.index import index_folder
 from cpc.data.store.atomic import read_records
 from cpc.on_ray.launch import Place, group_by_node
 
@@ -129,3 +132,53 @@ def test_a_signal_to_the_launcher_lets_ranks_save(folder: Path, environment: dic
     assert launcher.returncode == 143, said
     assert "saved; continue with --run_dir run --ckpt_path last" in said
     assert (folder / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ray", "--num_ranks", "2", "pretrain", "--config", "x"], ["data", "index", "DIR"]]
+)
+def test_a_missing_extra_is_named(
+    arguments: list[str],
+    audio_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Callable[..., str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    if arguments[0] == "data":
+        arguments = ["data", "index", str(audio_folder), "--out", str(tmp_path / "x.csv"), "--num_ray_workers", "2"]
+    assert "a Ray cluster needs ray: install it with `uv sync --extra ray`" in refusal(arguments)
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_an_address_without_a_cluster_is_named(refusal: Callable[..., str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    assert f"no Ray cluster answers at {address} (Connection refused): check --address" in refusal(
+        ["ray", "--num_ranks", "2", "--address", address, "pretrain"]
+    )
+
+
+# A rank has a processor of its own and no GPU.
+PLACES = {"DIR": "own", "32": "2", "8": "1", "1": "0", "64": "2", "16": "2", "cuda": "cpu"}
+
+
+@pytest.mark.slow
+def test_ranks_and_files_are_shared_out(
+    own_audio: Path, cluster: Callable[..., dict[str, str]], cpc: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    _, _, (pretrain,), (index, embed) = command_blocks("docs/scale.md")
+    index_folder(own_audio, speaker_level=0, progress=False)
+    manifest = own_audio / "manifest.csv"
+    expected = manifest.read_bytes()
+    environment = cluster(2)
+    for words in (pretrain, [*index, "--speaker_level", "0", "--overwrite"], embed):
+        done = cpc(environment, *small(words, PLACES))
+        assert done.returncode == 0, done.stderr
+    config = Path("runs/960/config.yaml").read_text()
+    assert "devices: '2'\n  num_nodes: 1\n" in config
+    assert {record["step"] for record in read_records(Path("runs/960/bound.jsonl")) if record["split"] == "valid"} == {
+        2
+    }
+    assert manifest.read_bytes() == expected
+    assert len(list(Path("features").rglob("*.npy"))) == 60
