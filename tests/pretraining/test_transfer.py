@@ -17,8 +17,9 @@ from cpc.pretraining.transfer import start_from
 from cpc.quickstart.recipe import part
 
 
-def model_of(dim: int = 8, context_dim: int = 6, context: Any = cpc.contexts.GRU, num_steps: int = 3) -> cpc.CPC:
-    return cpc.CPC(cpc.encoders.AudioEncoder(dim=dim), context(dim=context_dim), cpc.predictors.Bilinear(num_steps))
+def model_of(dim: int = 8, context_dim: int = 6, context: Any = cpc.contexts.GRU, **changes: Any) -> cpc.CPC:
+    predictor = cpc.predictors.Bilinear(**changes.get("predictor", {"num_steps": 3}))
+    return cpc.CPC(cpc.encoders.AudioEncoder(dim=dim, **changes.get("encoder", {})), context(context_dim), predictor)
 
 
 @pytest.fixture
@@ -59,33 +60,28 @@ def test_parts_that_do_not_fit_start_anew_and_are_named(
     assert re.search(words, told)
 
 
-@pytest.mark.parametrize("num_steps", [2, 4])
-@pytest.mark.parametrize("context", [cpc.contexts.GRU, cpc.contexts.LSTM])
-def test_steps_that_both_have_are_taken_over(
-    saved: Path, capsys: pytest.CaptureFixture[str], num_steps: int, context: Any
-) -> None:
-    model = model_of(num_steps=num_steps, context=context)
-    before = model.predictor.weights.detach().clone()
-    start_from(model, saved)
-    expected = cpc.load_pretrained(saved).predictor.weights
-    torch.testing.assert_close(model.predictor.weights[:3], torch.cat([expected[:num_steps], before[3:]])[:3])
-    torch.testing.assert_close(model.predictor.weights[3:], before[3:])
-    words = f"in shared steps; other steps start anew, with num_steps 3 in the saved model, {num_steps} here"
-    assert f"model.predictors is copied {words}\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("steps", [[3], [1, 3, 9], [2, 3]])
+@pytest.mark.parametrize(
+    ("predictor", "words"),
+    [
+        ({"num_steps": 2}, "num_steps 3 in the saved model, 2 here"),
+        ({"num_steps": 4}, "num_steps 3 in the saved model, 4 here"),
+        ({"steps": [3]}, "steps None in the saved model, (3,) here"),
+        ({"steps": [1, 3, 9]}, "steps None in the saved model, (1, 3, 9) here"),
+        ({"steps": [2, 3]}, "steps None in the saved model, (2, 3) here"),
+    ],
+)
 def test_weights_go_to_their_step_and_not_to_their_index(
-    saved: Path, capsys: pytest.CaptureFixture[str], steps: list[int]
+    saved: Path, capsys: pytest.CaptureFixture[str], predictor: dict[str, Any], words: str
 ) -> None:
-    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=6), cpc.predictors.Bilinear(steps=steps))
+    model = model_of(predictor=predictor)
     before = model.predictor.weights.detach().clone()
     start_from(model, saved)
     expected = cpc.load_pretrained(saved).predictor.weights
-    for place, step in enumerate(steps):
+    for place, step in enumerate(model.predictor_steps):
         assert torch.equal(model.predictor.weights[place], expected[step - 1] if step <= 3 else before[place])
-    words = f"steps None in the saved model, {tuple(steps)} here\n"
-    assert words in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "model.predictors is copied in shared steps; other steps start anew, with " in told
+    assert f"{words}\n" in told
 
 
 @pytest.mark.parametrize("predictor", [cpc.predictors.Bilinear, cpc.predictors.TransformerPredictor])
@@ -177,11 +173,8 @@ def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_p
 
 @pytest.mark.parametrize("setting", [{"sample_rate_hz": 8000}, {"strides": (4, 4, 2, 2, 2)}])
 def test_an_encoder_of_other_geometry_is_refused_though_its_shapes_fit(saved: Path, setting: dict[str, Any]) -> None:
-    encoder = cpc.encoders.AudioEncoder(dim=8, **setting)
-    with pytest.raises(
-        ValueError, match=r"does not fit model.encoder: .*'hop_samples': 160} in the saved model, .* here"
-    ):
-        start_from(cpc.CPC(encoder, cpc.contexts.GRU(dim=6), cpc.predictors.Bilinear(3)), saved)
+    words = r"does not fit model.encoder: .*'hop_samples': 160} in the saved model, .* here"
+    refuses(words, start_from, model_of(encoder=setting), saved)
 
 
 def test_settings_that_change_no_shape_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Every quickstart, shortened: all stages run, and the reports hold what they promise. Prose alone is fast."""
 
+import base64
 import html
 import json
 import math
@@ -82,11 +83,22 @@ def test_the_report_of_text_holds_perplexity_and_what_it_certifies(of_prose: Fin
     assert report["seconds"]["total"] == pytest.approx(sum(seconds), abs=0.1)
 
 
-def test_the_page_of_text_shows_it(of_prose: Finished) -> None:
-    measured = of_prose.report["runs"]["prose"]["bounds"][0]
-    assert "H - L in nats, full_softmax on &#x27;test&#x27;" in of_prose.page
+def test_the_page_of_text_shows_it_and_loads_nothing(of_prose: Finished) -> None:
+    """Every picture has words and a table of its values."""
+    measured, page = of_prose.report["runs"]["prose"]["bounds"][0], of_prose.page
+    assert "H - L in nats, full_softmax on &#x27;test&#x27;" in page
     perplexity = math.exp(measured["loss_nats"][0])
-    assert f"Prose: 20 training steps, trained in 32-true, perplexity {perplexity:.1f}." in of_prose.page
+    assert f"Prose: 20 training steps, trained in 32-true, perplexity {perplexity:.1f}." in page
+    assert f"<td>{measured['mi_bound_nats'][0]:.3f}</td><td>{measured['standard_error_nats'][0]:.3f}</td>" in page
+    assert "default-src 'none'" in page
+    assert set(re.findall(r"<(\w+)", page)) <= set(
+        "html head meta title style script body main h1 h2 p b i code section div img table thead tbody tr th td".split()
+    )
+    pictures = re.findall(r'<img alt="(.*?)" src="data:image/png;base64,(.*?)">', page)
+    assert len(pictures) == page.count("<img") == page.count("src=") == page.count("<table>")
+    for (words, picture), what in zip(pictures, ("bound on held-out batches", "bound over training"), strict=False):
+        assert words == f"Prose: {what}; the values are in the tables below"
+        assert base64.b64decode(picture).startswith(b"\x89PNG")
 
 
 def test_a_finished_quickstart_is_left_alone(of_prose: Finished, refusal: Callable[..., str]) -> None:
