@@ -18,7 +18,7 @@ def test_text_is_escaped(tmp_path: Path) -> None:
     record = {"split": HOSTILE, "strategy": HOSTILE, "reading": HOSTILE, "step": 0, "steps": [1], "directions": [""]}
     numbers = ("loss_nats", "num_candidates", "mi_ceiling_nats", "mi_bound_nats", "standard_error_nats", "accuracy")
     run = Run(tmp_path)
-    (run / "bound.jsonl").write_text(json.dumps(record | dict.fromkeys(numbers, [1.0])) + "\n")
+    (run / "bound.jsonl").write_text(json.dumps(record | {key: [1.0] for key in numbers}) + "\n")
     report = {"seconds": {HOSTILE: 1.0}, "recipe_chosen_on": HOSTILE, "runs": {}, "corpus_minutes": 62.3}
     write_page(tmp_path / "report.html", RECIPE, report | {"num_speakers": 48, "num_threads": 2}, {HOSTILE: run})
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
