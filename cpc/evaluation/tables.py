@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpc.bounds.bound import FULL_SOFTMAX, steps_of
 from cpc.data.figure_text import figure_text
-from cpc.pages.chart import number
-from cpc.pages.report import Table
+from cpc.pages.report import Table, number
 from cpc.predictors import Step
 
 if TYPE_CHECKING:

@@ -17,13 +17,12 @@ from werkzeug.exceptions import HTTPException
 
 from cpc.data.store.atomic import finite, json_text
 from cpc.monitor.charts import NAMES, charts
-from cpc.monitor.figure import GRAPH_CONFIG, MANY
+from cpc.monitor.figure import GRAPH_CONFIG, MANY, Chart
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, config_differences, overview
 from cpc.monitor.record_types import BOUND
 from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import AS_TRAINED, SMOOTHING, SPLITS, UNITS, View
-from cpc.pages.chart import Chart
 
 TICK_SECONDS = 0.75
 PATIENCE_TICKS = 7  # the server has gone if it answers none of so many ticks

@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.monitor.figure import Series, heat_map, line_chart
+from cpc.monitor.figure import Chart, Series, heat_map, line_chart
 from cpc.monitor.profile import profile_chart
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE, RETURNS, RecordType
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 from cpc.monitor.view import View
-from cpc.pages.chart import Chart
 from cpc.pages.palette import GREY, step_colours
 
 BY_RUN = ("steps", "heat", "profile")  # charts of a single run

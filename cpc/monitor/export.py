@@ -12,14 +12,13 @@ from plotly.offline import get_plotlyjs
 
 from cpc.data.store.atomic import finite, json_text
 from cpc.monitor.charts import BY_RUN, NAMES, charts
-from cpc.monitor.figure import GRAPH_CONFIG
+from cpc.monitor.figure import GRAPH_CONFIG, Chart
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, config_differences, overview
 from cpc.monitor.record_types import BOUND
 from cpc.monitor.run import Run
 from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import MAX_POINTS, View
-from cpc.pages.chart import Chart
 from cpc.pages.html import folded, scroll, table, write_document
 
 BY_RUN_POINTS = 4 * MAX_POINTS  # total number of points in the charts of single runs, which limits the size of the file

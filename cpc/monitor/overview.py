@@ -11,7 +11,7 @@ from cpc.monitor.library import Library
 from cpc.monitor.record_types import HEALTH, PROBE
 from cpc.monitor.run import Run
 from cpc.monitor.view import View
-from cpc.pages.chart import Table
+from cpc.pages.report import Table
 
 COLUMNS = {  # the headings of the columns of numbers
     "step": "step",

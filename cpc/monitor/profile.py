@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from cpc.monitor.figure import axis, format_number, layout, scatter_trace
+from cpc.monitor.figure import Chart, axis, format_number, layout, scatter_trace
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 from cpc.monitor.view import RUN_COLOURS, View
-from cpc.pages.chart import Chart
-from cpc.pages.chart import Table as ChartTable
 from cpc.pages.palette import GREY
+from cpc.pages.report import Table as ChartTable
 
 CAPTION = (
     "The last record of each split and strategy: points with standard errors; a grey bar is the ceiling log N. For "

@@ -6,14 +6,6 @@ from pathlib import Path
 
 from cpc.data.store.atomic import write_atomically
 
-PLOT_CONFIG = {
-    "responsive": True,
-    "displaylogo": False,
-    # The buttons are listed because Plotly's default buttons include a button that uploads the chart.
-    "modeBarButtons": [["toImage"], ["zoom2d", "resetScale2d"]],
-    "showSendToCloud": False,
-}
-
 
 def head(title: str) -> str:
     """Return the start of a page, with a policy that forbids the browser to load anything from outside the page."""

@@ -1,10 +1,11 @@
 """The result of a command, as notebooks and terminals show it."""
 
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from cpc.pages.html import table
 
@@ -77,6 +78,15 @@ class Report(Mapping[str, Any]):
     def figure(self) -> "Figure":
         """Return a new `matplotlib.figure.Figure`, which a notebook shows as a picture."""
         return drawn(self._draw)
+
+
+def number(value: SupportsFloat | None, digits: int = 3) -> str:
+    """Return a value as text.
+
+    >>> number(1.23456), number(None), number(float("nan"))
+    ('1.235', 'n/a', 'n/a')
+    """
+    return "n/a" if value is None or not math.isfinite(value) else f"{float(value):.{digits}f}"
 
 
 def drawn(draw: Callable[["Figure"], None]) -> "Figure":

@@ -7,9 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cpc.pages.chart import number
 from cpc.pages.html import scroll, write_document
-from cpc.pages.report import Report
+from cpc.pages.report import Report, number
 from cpc.pretraining.run import Run
 from cpc.quickstart.recipe import Recipe
 

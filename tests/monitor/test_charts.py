@@ -15,9 +15,9 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, write_run
 from cpc.data.store.atomic import append_record, read_records
 from cpc.monitor.charts import NAMES, charts
+from cpc.monitor.figure import Chart
 from cpc.monitor.library import Library
 from cpc.monitor.view import MAX_POINTS, View
-from cpc.pages.chart import Chart
 
 
 def drawn(library: Library, **settings: Any) -> dict[str, Chart]:
