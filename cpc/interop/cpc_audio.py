@@ -27,8 +27,10 @@ from cpc.encoders import AudioEncoder
 from cpc.encoders.convolution import NORM_EPSILON, Norm
 from cpc.losses import Contrastive
 from cpc.model import CPC
+from cpc.pages.report import written
 from cpc.predictors import Bilinear
 
+describe_result = written
 ARGUMENTS_NAME = "checkpoint_args.json"
 _NUM_STEPS = 12  # default of nPredicts
 _DEFAULTS = {"negativeSamplingExt": 128, "sizeWindow": 20480}
@@ -94,11 +96,6 @@ def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
     provenance = {"data": {"class_path": "cpc.data.Audio", "init_args": data}, "cpc_audio": plain}
     save_pretrained(model.eval(), out, provenance=provenance)
     return Path(out)
-
-
-def describe_result(folder: Path, options: Mapping[str, Any]) -> str:
-    """Return the line that the command line prints."""
-    return f"{folder} written"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import io
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +23,10 @@ from cpc.config.extras import import_extra
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
 from cpc.data.store.atomic import build_atomically, json_text
 from cpc.model import CPC
+from cpc.pages.report import written
 
 NUM_CHECKS = 20  # random inputs on which a graph is compared with the model
+describe_result = written
 _LATENT_AXES = {"sequences": {0: "batch", 1: "time"}, "grids": {0: "batch", 1: "rows", 2: "columns"}}
 _ENCODER_FACTS = ("first_centre_samples", "receptive_field_samples", "past_samples", "shortest_samples")
 TOLERANCE = 1e-5  # largest difference, relative to the largest value (to 1, if that is less)
@@ -81,11 +83,6 @@ def export(model_folder: str | Path, out: NewFolder, *, trusted_packages: Sequen
         for name, graph in zip(names, graphs.values(), strict=True):
             _check(name, graph, _write_onnx(graph, folder / name))
     return [out / name for name in names]
-
-
-def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
-    """Return the lines that the command line prints."""
-    return "\n".join(f"{path} written" for path in paths)
 
 
 def encoder_graph(model: CPC) -> Graph:

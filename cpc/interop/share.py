@@ -20,10 +20,12 @@ from cpc.data.store.text_files import read_text
 from cpc.evaluation import bound_table, data_class
 from cpc.evaluation.tables import NOT_RECORDED
 from cpc.interop.hub import MODEL_FILES, hub
+from cpc.pages.report import written
 from cpc.probes.abx.command import abx_table
 from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.tables import probe_tables
 
+describe_result = written
 CARD_NAME = "README.md"
 _PATH_OPTIONS = ("source", "init_from")  # options that hold a path, absolute or not
 _PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also after `NAME:`
@@ -74,7 +76,7 @@ def share(
         )
     if to is not None:
         hub()  # if the package is missing, fail before the work
-    trusted, written = tuple(trusted_packages), "" if notes is None else read_text(Path(notes)).strip()
+    trusted, start = tuple(trusted_packages), "" if notes is None else read_text(Path(notes)).strip()
     model = load_pretrained(model_folder, trusted_packages=trusted)  # raises an error if the model is damaged
     config = read_config(model_folder)
     config["provenance"] = provenance = shorten_paths(config["provenance"])
@@ -84,7 +86,7 @@ def share(
         recorded["init_args"][option] = data_name
     provenance["data_name"] = data_name
     sections = [
-        written or _usage(to or "ORG/NAME", trusted),
+        start or _usage(to or "ORG/NAME", trusted),
         f"## Data\n\n{data_name or 'Not recorded.'}\n\n" + _options(recorded),
         _recipe(describe(model), provenance),
         _bound(model_folder, config),
@@ -100,11 +102,6 @@ def share(
         write_json(config, folder / MODEL_FILES[0])
         (folder / CARD_NAME).write_text(card, encoding="utf-8", errors="replace")
         return Path(str(out)) if to is None else _upload(folder, to, private)
-
-
-def describe_result(place: Path | str, options: Mapping[str, Any]) -> str:
-    """Return the line that the command line prints."""
-    return f"{place} written"
 
 
 def _upload(folder: Path, to: str, private: bool) -> str:

@@ -26,16 +26,10 @@ def spread(
 ) -> Generator[Result, None, None]:
     """Yield `start()(item)` for every item, in the order of `items`, computed by `num_workers` processes.
 
-    A worker calls `start` once, then works on one item at a time. If a worker dies, another worker repeats its item, so
-    the function must write files atomically. Workers use the current folder of this process, so that relative paths are
-    the same; all machines of the cluster must see the same files.
-
-    Args:
-        start: function that loads shared data, such as a model, and returns the function that is applied to items.
-        items: the items.
-        num_workers: number of workers, each with one CPU of the cluster.
-        num_gpus: GPUs of each worker.
-        name: function that returns the name of an item, for messages.
+    A worker, with one CPU and `num_gpus`, calls `start` once, which loads shared data, then works on one item at a
+    time. If a worker dies, another worker repeats its item, so the function must write files atomically. Workers use
+    the current folder of this process; all machines of the cluster must see the same files. Messages call an item
+    `name(item)`.
 
     Raises:
         ValueError: if places cannot be reserved; see `reserved`.

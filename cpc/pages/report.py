@@ -80,6 +80,11 @@ class Report(Mapping[str, Any]):
         return drawn(self._draw)
 
 
+def written(places: Path | str | Sequence[Path], options: Mapping[str, Any]) -> str:
+    """Return the lines that a command prints about its files."""
+    return "\n".join(f"{place} written" for place in ([places] if isinstance(places, Path | str) else places))
+
+
 def number(value: SupportsFloat | None, digits: int = 3) -> str:
     """Return a value as text.
 

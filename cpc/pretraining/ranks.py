@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import __main__
-from cpc.pretraining.run_folder import LOST, how_to_continue, is_connection_lost
+from cpc.pretraining.run_folder import LOST, STOP_SIGNALS, how_to_continue, is_connection_lost
 
 _CAUSE_SECONDS = 2.0  # torchrun's agent looks ten times a second which rank ended first
 
@@ -59,7 +59,7 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
     is_module = getattr(__main__, "__spec__", None) is not None
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     program = ["-m", __main__.__spec__.name] if is_module else [str(Path(sys.argv[0]).absolute())]
-    stop_signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    stop_signals = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     stopped_by = 0
 
     def stop(number: int, frame: FrameType | None) -> None:
