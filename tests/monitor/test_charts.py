@@ -154,9 +154,7 @@ def test_the_range_in_view_is_drawn_with_a_neighbour_at_each_end(library: Librar
     assert chart.figure["layout"]["xaxis"]["range"] == [500.0, 700.0]
     log = drawn(library, x_range=(100.0, 1000.0), log=["x"])["bound"].figure["layout"]["xaxis"]
     assert (log["type"], log["range"]) == ("log", [2.0, 3.0])
-
-
-def test_a_zoom_between_two_records_draws_the_line_through_it_and_hides_nothing(library: Library) -> None:
+    # A zoom between two records draws the line through it, and hides nothing.
     found = drawn(library, x_range=(510.0, 520.0))
     assert lines(found["bound"])["first"][0].tolist() == [500, 550]
     assert lines(found["steps"])["k = 1"][0].tolist() == [500, 550]
@@ -226,9 +224,10 @@ def test_curves_of_different_strategies_say_which_is_which(library: Library) -> 
     assert "first (" not in " ".join(lines(drawn(library, runs=("first",))["bound"]))
 
 
-def test_a_change_of_colours_is_only_one_of_place(library: Library) -> None:
-    both = drawn(library)["loss"].figure["data"]
-    alone = drawn(library, runs=("first",))["loss"].figure["data"]
-    colours = {trace["name"]: trace["line"]["color"] for trace in both}
-    assert {trace["name"]: trace["line"]["color"] for trace in alone}["first"] == colours["first"]
-    assert len(set(colours.values())) == 2
+def test_a_run_keeps_its_colour(library: Library) -> None:
+    both, alone = (
+        {trace["name"]: trace["line"]["color"] for trace in drawn(library, runs=runs)["loss"].figure["data"]}
+        for runs in (tuple(library.runs), ("first",))
+    )
+    assert alone["first"] == both["first"]
+    assert len(set(both.values())) == 2

@@ -36,12 +36,9 @@ def test_rounding_inside_products_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert not onednn_products_are_exact.__wrapped__()
 
 
-def test_the_check_leaves_the_precision_as_it_was() -> None:
+def test_the_check_leaves_the_precision_as_it_was_and_only_mkl_on_amd_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.backends.mkldnn.matmul.fp32_precision
     onednn_products_are_exact.__wrapped__()
     assert torch.backends.mkldnn.matmul.fp32_precision == before
-
-
-def test_only_mkl_on_amd_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "Intel(R) Xeon(R)"})
     assert not has_slow_float32_products()

@@ -78,9 +78,6 @@ def test_it_trains_and_resumes_bit_for_bit(run_dir: Path, source: Path, capsys: 
     for folder in (run_dir, whole, parts):
         encoder = load_pretrained(folder).encoder
         assert (encoder.channel_names, encoder.units) == (("sine", "cosine", "noise"), ("mT", "", "g"))
-
-
-def test_evaluate_measures_it(run_dir: Path, source: Path) -> None:
     main(["evaluate", str(run_dir), "--data", str(source), "--negatives", "mixed_excluding", "--split", "valid"])
     (bound,) = json.loads((run_dir / "bound.json").read_text())["bounds"]
     assert bound["strategy"] == "mixed_excluding"
