@@ -114,15 +114,3 @@ def test_probe_judges_every_sample_of_recordings(run_dir: Path, source: Path) ->
         main([*command, "--features", "hand"])
     with pytest.raises(SystemExit):
         main([*command[:4], "--task", "mood"])
-
-
-def test_embed_writes_features_of_files(run_dir: Path, source: Path) -> None:
-    folder, out = source.parent / "files", source.parent / "features"
-    folder.mkdir()
-    with np.load(source) as arrays:
-        signal = arrays["x"][0]
-    np.save(folder / "first.npy", signal)
-    main(["embed", str(run_dir), str(folder), "--out", str(out), "--features", "z"])
-    with torch.no_grad():
-        latents = load_pretrained(run_dir).encoder(torch.from_numpy(signal)[None])[0]
-    np.testing.assert_allclose(np.load(out / "first.npy"), latents, atol=1e-5)
