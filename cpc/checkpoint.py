@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,7 @@ def read_checkpoint(
         OSError: if the file does not exist.
     """
     checkpoint = read_torch_archive(path, written_by)
-    values = {name: _entry(checkpoint, name) for name in entries}
+    values = {name: reduce(_entry, name.split("."), checkpoint) for name in entries}
     wrong = [
         name
         for name, kind in entries.items()
@@ -253,9 +254,7 @@ def read_checkpoint(
 
 
 def _entry(value: Any, name: str) -> Any:
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value.get(name) if isinstance(value, Mapping) else None
 
 
 def nonfinite_names(model: nn.Module) -> list[str]:

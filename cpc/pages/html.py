@@ -6,25 +6,23 @@ from pathlib import Path
 
 from cpc.data.store.atomic import write_atomically
 
-
-def head(title: str) -> str:
-    """Return the start of a page, with a policy that forbids the browser to load anything from outside the page."""
-    return f"""<!doctype html>
+# The policy forbids the browser to load anything from outside the page.
+_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
  content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
-<title>{escape(title)}</title>
+<title>{}</title>
+{}<script>{}</script></head>
+<body><main>
+{}</main>
+{}</body></html>
 """
 
 
 def write_document(path: Path, title: str, style: str, plotly: str, body: str, scripts: str = "") -> None:
     """Write a page with Plotly's JavaScript, which `plotly` holds; `scripts` run after the body."""
     with write_atomically(path) as new:
-        new.write_text(
-            f"{head(title)}{style}<script>{plotly}</script></head>\n"
-            f"<body><main>\n{body}</main>\n{scripts}</body></html>\n",
-            encoding="utf-8",
-        )
+        new.write_text(_PAGE.format(escape(title), style, plotly, body, scripts), encoding="utf-8")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, are_html: bool = False) -> str:

@@ -129,7 +129,7 @@ class Pretraining(pl.LightningModule):
         self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
-            self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
+            self.model.initialise_from(self.data.initialisation_batch(self.trainer.datamodule.corpus))
         if self.compile_mode == "default":
             self._compiled = torch.compile(self.model.forward, fullgraph=True, dynamic=False)
 

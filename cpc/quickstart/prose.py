@@ -9,7 +9,6 @@ from cpc.data.text.lines import EMBEDDED
 from cpc.quickstart.recipe import Config, Recipe, Study, part, pretraining
 
 NUM_TOKENS, DIM = 1000, 100
-BATCH_SIZE, CHUNK_TOKENS = 16, 20
 CHOSEN_ON = (
     "The recipe is that of configs/text/cpu_small.yaml, whose expected perplexity is measured on the valid split; the "
     "perplexity of this page is that of the test split."
@@ -44,7 +43,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 def config(source: Path, seed: int) -> Config:
     """Return the config of configs/text/cpu_small.yaml."""
     shares: Config = {"valid_share": 0.1, "test_share": 0.1}
-    chunks: Config = {"lower_case": True, "chunk_tokens": CHUNK_TOKENS, "batch_size": BATCH_SIZE}
+    chunks: Config = {"lower_case": True, "chunk_tokens": 20, "batch_size": 16}
     return pretraining(
         (50, 100, 200),
         part("data.Text", source=str(source), **chunks, **shares),

@@ -9,7 +9,7 @@ import numpy as np
 from cpc.data.signals.corpora import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch, write_recordings
 from cpc.quickstart.recipe import Config, Recipe, Study, heading, part, pretraining
 
-BATCH_SIZE, WINDOW_SECONDS, PROBE_WINDOW_SECONDS = 16, 10.24, 4.0
+PROBE_WINDOW_SECONDS = 4.0
 CHOSEN_ON = (
     "The recipe was chosen on another corpus, recordings of a smartphone (HAPT). Only the input of the encoder was "
     "chosen on the people of this corpus: of three inputs, companded signals gave the highest accuracy."
@@ -40,7 +40,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def config(source: Path, seed: int) -> Config:
     """Return configs/signals/activity.yaml for this corpus, with a smaller width and companded signals."""
-    sampling: Config = {"window_seconds": WINDOW_SECONDS, "batch_size": BATCH_SIZE, "eval_batches": 4}
+    sampling: Config = {"window_seconds": 10.24, "batch_size": 16, "eval_batches": 4}
     return pretraining(
         (20, 100, 500),
         part("data.Signals", source=str(source), seed=seed, **sampling),

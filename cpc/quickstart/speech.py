@@ -15,7 +15,6 @@ CHOSEN_ON = (
     "test sentences were drawn again, but espeak-ng, its accents and voice variants, and the source of all sentences "
     "are the same."
 )
-BATCH_SIZE, WINDOW_SAMPLES = 8, 20480
 CAPTION = (
     "Phones: frames of speakers and sentences that training does not use. Speaker: frames of other sentences of the "
     "same speakers."
@@ -38,10 +37,10 @@ def config(source: Path, seed: int) -> Config:
     # Negatives of the same sequence teach phones; negatives of other sequences teach the speaker
     # (docs/results/speech.md).
     negatives: Config = {"negatives": "mixed", "auxiliary_negatives": {"sequence_only": 0.85}, "skip_steps": 2}
-    sampling: Config = {"batch_size": BATCH_SIZE, "sampler": "same_speaker", "speakers_per_batch": 4, "eval_batches": 8}
+    sampling: Config = {"batch_size": 8, "sampler": "same_speaker", "speakers_per_batch": 4, "eval_batches": 8}
     return pretraining(
         (20, 200, 200),
-        part("data.Audio", manifest=str(source), window_samples=WINDOW_SAMPLES, seed=seed, **sampling),
+        part("data.Audio", manifest=str(source), window_samples=20480, seed=seed, **sampling),
         encoder=part("encoders.MelEncoder", dim=256, hidden_dim=512, num_frames=5),
         context=part("contexts.GRU", dim=512),
         predictor=part("predictors.Bilinear", num_steps=12),

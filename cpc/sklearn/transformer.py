@@ -33,11 +33,12 @@ from cpc.data.store.fingerprints import merged
 from cpc.data.tensors import find_device
 from cpc.encoders import SignalEncoder
 from cpc.encoders.encoder import check_scale
-from cpc.losses import Contrastive
+from cpc.evaluation import held_out_bounds
+from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings, similar_lengths
-from cpc.sklearn.training import measure, models_on_cpu, train
+from cpc.sklearn.training import models_on_cpu, train
 
 _LONGEST_WINDOW_LATENTS = 128
 _GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
@@ -189,7 +190,10 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             seed=seed,
             verbose=self.verbose,
         )
-        self.bound_ = measure(model, data.held_out(corpus, model)) if "valid" in splits else None
+        self.bound_ = None
+        if "valid" in splits:
+            protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
+            (self.bound_,) = held_out_bounds(model, data.held_out(corpus, model), [protocol]).values()
         self.model_ = model
         earlier = {} if self.init_from is None else read_config(self.init_from)["provenance"].get("trained_on")
         trained_on = merged(data.trained_on(corpus) if self.max_steps else None, earlier)
