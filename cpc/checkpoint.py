@@ -154,10 +154,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
-        raise ValueError(
-            f"{folder} holds no model: it lacks config.json and model.safetensors, and so does its folder 'model'; "
-            "`cpc models` lists the models that need no folder"
-        )
+        needed = "it needs config.json and model.safetensors; `cpc models` lists the models that need no folder"
+        raise ValueError(f"{folder} holds no model: {needed}")
     config = read_json(path)
     version = config.get("format_version") if isinstance(config, dict) else None
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:

@@ -66,10 +66,7 @@ class Library:
             pass
 
     def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Result]) -> Result:
-        """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`.
-
-        An error with each of several runs is not theirs, and is raised.
-        """
+        """Return `use(runs)` without the runs for which it raises, and set their `error_message`, unless all raise."""
         try:
             return use(runs)
         except Exception:  # whatever the files of one run contain, all other runs stay on the page

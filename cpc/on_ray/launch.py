@@ -83,12 +83,10 @@ def group_by_node(places: Sequence[Place]) -> list[list[int]]:
     nodes: dict[str, list[int]] = {}
     for rank, place in enumerate(places):
         nodes.setdefault(place.node, []).append(rank)
-    counts = list(map(len, nodes.values()))
-    if len(set(counts)) > 1:
-        raise ValueError(
-            f"`num_ranks`={len(places)} are distributed over {len(counts)} machines of the Ray cluster as "
-            f"{', '.join(map(str, counts))}, but all machines must have the same number"
-        )
+    counts = ", ".join(str(len(ranks)) for ranks in nodes.values())
+    if len({len(ranks) for ranks in nodes.values()}) > 1:
+        machines = f"{len(nodes)} machines of the Ray cluster as {counts}"
+        raise ValueError(f"`num_ranks`={len(places)} are distributed over {machines}, but must be equally many on each")
     return list(nodes.values())
 
 

@@ -35,6 +35,10 @@ _ADAM_SETTINGS = ("optimiser", "learning_rate", "betas", "epsilon", "weight_deca
 _MODEL_SETTINGS = (*_ADAM_SETTINGS, "warmup_steps", "schedule", "frozen")
 CompileMode = Literal["off", "default", "reduce-overhead"]
 _TRAINER_SETTINGS = ("max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision")
+_NOT_FINITE = (
+    "training stops, but earlier checkpoints are good. Lower model.learning_rate, clip gradients "
+    "(trainer.gradient_clip_val)"
+)
 _UNDECAYED = {"weight_decay": 0.0}
 
 
@@ -213,11 +217,10 @@ class Pretraining(pl.LightningModule):
         step, contrast, sequence_id = unchecked
         is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
         steps = ", ".join(each.name for each, bad in zip(self.model.steps, is_broken, strict=True) if bad)
+        ids = None if sequence_id is None else sequence_id.tolist()
         raise FloatingPointError(
-            f"the loss is {contrast.loss.item()} at training step {step}, from the predictions k = {steps}: training "
-            "stops, but earlier checkpoints are good. Lower model.learning_rate, clip gradients "
-            f"(trainer.gradient_clip_val) or look for broken data among the {self.data.unit} with the sequence ids "
-            f"{None if sequence_id is None else sequence_id.tolist()}"
+            f"the loss is {contrast.loss.item()} at training step {step}, from the predictions k = {steps}: "
+            f"{_NOT_FINITE}, or look for broken data among the {self.data.unit} with the sequence ids {ids}"
         )
 
     def require_finite(self) -> None:
@@ -231,11 +234,8 @@ class Pretraining(pl.LightningModule):
         self.require_finite_loss()
         broken = nonfinite_names(self.model)
         if broken:
-            raise FloatingPointError(
-                f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} not finite after step "
-                f"{self.global_step}: training stops, but earlier checkpoints are good. Lower model.learning_rate or "
-                "clip gradients (trainer.gradient_clip_val)"
-            )
+            names = f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'}"
+            raise FloatingPointError(f"{names} not finite after step {self.global_step}: {_NOT_FINITE}")
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return Adam with a linear warm-up, followed by a constant or cosine schedule."""

@@ -190,10 +190,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             seed=seed,
             verbose=self.verbose,
         )
-        self.bound_ = None
-        if "valid" in splits:
-            protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
-            (self.bound_,) = held_out_bounds(model, data.held_out(corpus, model), [protocol]).values()
+        protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
+        bounds = held_out_bounds(model, data.held_out(corpus, model), [protocol]) if "valid" in splits else {}
+        self.bound_ = bounds.get(protocol)
         self.model_ = model
         earlier = {} if self.init_from is None else read_config(self.init_from)["provenance"].get("trained_on")
         trained_on = merged(data.trained_on(corpus) if self.max_steps else None, earlier)
@@ -345,9 +344,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
         if num_steps < 1:
             raise ValueError(
-                f"recordings of at most {longest} samples (n_features = {longest} for arrays of one channel) give "
-                f"{num_latents} latents, but {2 + skip_steps} are needed to predict a step: use longer recordings, or "
-                "smaller strides"
+                f"recordings of at most {longest} samples (n_features = {longest} of one channel) give {num_latents} "
+                f"latents, but a step needs {2 + skip_steps}: use longer recordings, or smaller strides"
             )
         return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
 
