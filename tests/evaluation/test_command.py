@@ -23,7 +23,8 @@ from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.store.contents import _say_once
-from cpc.evaluation import HeldOutEstimates, evaluate, held_out_bounds
+from cpc.evaluation import evaluate, held_out_bounds
+from cpc.evaluation.estimates import HeldOutEstimates
 from cpc.losses import EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
