@@ -74,17 +74,9 @@ def train_agents(
                 train_agent(folders[weight][seed], architecture, environment, weighted, seed, tuple(trusted_packages))
     curves = {weight: [_curve(folder) for folder in seed_folders] for weight, seed_folders in folders.items()}
     summaries = {f"{w:g}": _summary(seed_curves, a2c.num_steps, threshold) for w, seed_curves in curves.items()}
-    comparison = {
-        "schema": SCHEMA,
-        "config": str(config),
-        "environment": environment.name,
-        "num_steps": a2c.num_steps,
-        "num_seeds": num_seeds,
-        "threshold": threshold,
-        "confidence": CONFIDENCE,
-        "by_cpc_weight": summaries,
-        "differences": _differences(summaries, a2c.num_steps),
-    }
+    comparison = {"schema": SCHEMA, "config": str(config), "environment": environment.name}
+    comparison |= {"num_steps": a2c.num_steps, "num_seeds": num_seeds, "threshold": threshold, "confidence": CONFIDENCE}
+    comparison |= {"by_cpc_weight": summaries, "differences": _differences(summaries, a2c.num_steps)}
     with write_atomically(run_dir / "comparison.png") as new:
         _figure(curves, a2c.num_steps, environment.name).savefig(new, format="png")
     write_json(comparison, run_dir / "comparison.json")

@@ -177,14 +177,12 @@ def _height(rows: Sequence[Any]) -> dict[str, str]:
 
 
 def _add_run_table(app: Dash, library: Library) -> None:
+    outputs = {"notice": "children", "strategy": "options", "focus": "options", "listed": "data", "answered": "data"}
+
     @app.callback(
         Output("runs", "rowData"),
         Output("runs", "style"),
-        Output("notice", "children"),
-        Output("strategy", "options"),
-        Output("focus", "options"),
-        Output("listed", "data"),
-        Output("answered", "data"),
+        *(Output(name, field) for name, field in outputs.items()),
         Input("tick", "n_intervals"),
         Input("hidden", "data"),
         Input("unit", "value"),
@@ -262,9 +260,7 @@ def _add_charts(app: Dash, library: Library) -> None:
 
     @app.callback(
         *(Output({"type": kind, "name": ALL}, field) for kind, field in PARTS),
-        Output("values", "columnDefs"),
-        Output("values", "rowData"),
-        Output("values", "style"),
+        *(Output("values", field) for field in ("columnDefs", "rowData", "style")),
         Output("drawn", "data"),
         inputs={
             "listed": Input("listed", "data"),

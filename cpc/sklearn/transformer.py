@@ -164,14 +164,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             )
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
-        table = Recordings(
-            source="arrays",
-            names=[f"recording {row}" for row in range(len(recordings))],
-            channels=channels,
-            sample_rate_hz=encoder.sample_rate_hz,
-            splits=splits,
-            groups=subjects,
-        )
+        labels: dict[str, Any] = {"channels": channels, "splits": splits, "groups": subjects}
+        names, rate = [f"recording {row}" for row in range(len(recordings))], encoder.sample_rate_hz
+        table = Recordings(source="arrays", names=names, sample_rate_hz=rate, **labels)
         corpus = RecordingCorpus(table, encoder, window_samples, partial(ArraySignals, recordings))
         for split in sorted({"train", "valid"} & set(splits)):
             data.check_split(corpus, split, [self.negatives], self.negatives)
