@@ -152,15 +152,11 @@ def _example(draw: Callable[[torch.Generator], list[Tensor]], axes: Iterable[int
             return inputs
 
 
-def _dynamic_shapes(graph: Graph) -> dict[str, Any] | tuple[Any, ...]:
-    first, *states = (dict.fromkeys(graph.axes[name], Dim.DYNAMIC) for name in graph.inputs)
-    return {"z": first, "state": tuple(states)} if states else (first,)
-
-
 def _write_onnx(graph: Graph, path: Path) -> Callable[..., list[Tensor]]:
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
+    first, *states = (dict.fromkeys(graph.axes[name], Dim.DYNAMIC) for name in graph.inputs)
     hidden = io.StringIO()  # messages of the exporters are about their own code
     with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stdout(hidden), redirect_stderr(hidden):
         program = torch.onnx.export(
@@ -168,7 +164,7 @@ def _write_onnx(graph: Graph, path: Path) -> Callable[..., list[Tensor]]:
             tuple(graph.inputs.values()),
             input_names=list(graph.inputs),
             output_names=list(graph.axes)[len(graph.inputs) :],
-            dynamic_shapes=_dynamic_shapes(graph),
+            dynamic_shapes={"z": first, "state": tuple(states)} if states else (first,),
             dynamo=True,
             verbose=False,
         )

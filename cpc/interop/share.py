@@ -84,18 +84,19 @@ def share(
         option = data_class(config, trusted).source_option
         data_name = data_name or _last_part(str(recorded["init_args"].get(option, "")))
         recorded["init_args"][option] = data_name
-    provenance["data_name"] = data_name
+    provenance["data_name"], bounds = data_name, provenance.get("held_out", [])
     sections = [
         start or _usage(to or "ORG/NAME", trusted),
         f"## Data\n\n{data_name or 'Not recorded.'}\n\n" + _options(recorded),
         _recipe(describe(model), provenance),
-        _bound(model_folder, config),
+        f"## Bound\n\n{_block(str(bound_table(bounds[0]) if bounds else NOT_RECORDED))}",
         _probes(model_folder, config),
         f"## Licence\n\n{license}",
     ]
     title = (to or Path(model_folder).resolve().name).rpartition("/")[2]
-    card = _header(license, config["modality"]) + f"# {title}\n\n"
-    card += "\n\n".join(section for section in sections if section) + "\n"
+    tags = ["contrastive-predictive-coding", config["modality"]]
+    header = _yaml({"library_name": "cpc", "license": license, "tags": tags})
+    card = f"---\n{header}\n---\n\n# {title}\n\n" + "\n\n".join(section for section in sections if section) + "\n"
     with tempfile.TemporaryDirectory() if out is None else build_atomically(Path(out), lambda _: False, "out") as path:
         folder = Path(path)
         shutil.copyfile(weights_of(model_folder), folder / MODEL_FILES[1])
@@ -141,11 +142,6 @@ def _last_part(path: str) -> str:
     return named[1] if named else re.split(r"[\\/]", path.rstrip("\\/"))[-1]
 
 
-def _header(license: str, modality: str) -> str:
-    fields = {"library_name": "cpc", "license": license, "tags": ["contrastive-predictive-coding", modality]}
-    return f"---\n{_yaml(fields)}\n---\n\n"
-
-
 def _usage(name: str, trusted: tuple[str, ...]) -> str:
     argument = "" if trusted == ("cpc",) else f", trusted_packages={trusted}"
     return f"```sh\n{pip_install('hub')}\n```\n\n" + (
@@ -166,12 +162,6 @@ def _recipe(architecture: Mapping[str, Any], provenance: Mapping[str, Any]) -> s
     if "cpc_audio" in facts:
         recipe = f"A checkpoint of CPC_audio, trained with\n\n{_block(_yaml(facts['cpc_audio']))}"
     return f"## Recipe\n\n{recipe}\n\n" + _block(_yaml(architecture["init_args"]))
-
-
-def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
-    """Return the section with the held-out bounds that training recorded."""
-    records = config["provenance"].get("held_out", [])
-    return "## Bound\n\n" + _block(str(bound_table(records[0]) if records else NOT_RECORDED))
 
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from cpc.monitor.figure import GRAPH_CONFIG, MANY, Chart
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, config_differences, overview
 from cpc.monitor.record_types import BOUND
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 from cpc.monitor.view import AS_TRAINED, SMOOTHING, SPLITS, UNITS, View
 
 TICK_SECONDS = 0.75

@@ -17,7 +17,7 @@ from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, config_differences, overview
 from cpc.monitor.record_types import BOUND
 from cpc.monitor.run import Run
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 from cpc.monitor.view import MAX_POINTS, View
 from cpc.pages.html import folded, scroll, table, write_document
 

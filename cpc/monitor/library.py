@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from cpc.monitor.record_types import RECORD_TYPES
 from cpc.monitor.run import Run
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 from cpc.monitor.view import RUN_COLOURS
 
 POLL_SECONDS = 0.25

@@ -14,8 +14,7 @@ import numpy as np
 import orjson
 
 from cpc.monitor.record_types import NUMBER, RecordType
-from cpc.monitor.table import Key, Table, mean_over_steps
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import Key, Table, mean_over_steps, replace_surrogates
 
 FIELDS_BY_STEP = ("mi_bound_nats", "standard_error_nats")  # fields that are plotted for every step k
 _MAX_STEP = 2**53  # beyond this number, float64 does not represent every integer

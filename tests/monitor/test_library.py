@@ -26,7 +26,7 @@ from cpc.monitor.metrics import prometheus_text
 from cpc.monitor.overview import overview
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE
 from cpc.monitor.run import MOST_TABLES
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
