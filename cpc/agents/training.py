@@ -23,7 +23,6 @@ from cpc.model import CPC
 from cpc.probes.tracker import event_record
 
 SCHEMA = 1
-RECORDS = ("bound.jsonl", "returns.jsonl")
 _ENTRIES = {"settings": dict, "update": int, "agent": dict, "optimiser": dict, "environments": dict}  # for checkpoints
 _MAY_CHANGE = ("num_steps", "save_every_updates")  # settings that a resumed run may change
 
@@ -162,7 +161,7 @@ class _AgentRun:
         """Train until the last update."""
         a2c = self.a2c
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in RECORDS:
+        for name in ("bound.jsonl", "returns.jsonl"):
             drop_records_after(self.folder / name, self.num_steps)
         events = self.folder / "events.jsonl"
         append_record(events, event_record(self.num_steps, "resumed" if self.update else "started"))

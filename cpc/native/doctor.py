@@ -136,7 +136,3 @@ def disk(folder: Path) -> str:
     free_gib = round(shutil.disk_usage(folder).free / 2**30, 1)
     Range(SCARCE_DISK_GIB).check("GiB free in the current folder", free_gib)
     return f"{free_gib} GiB free in the current folder"
-
-
-if __name__ == "__main__":
-    main()

@@ -10,16 +10,13 @@ from cpc.config.argument_rules import Range
 from cpc.config.extras import import_extra
 
 _WAIT_SECONDS = 30.0  # time to wait for places: another job may be about to end
-_SETTINGS = {  # settings that Ray reads when it is imported; the user's environment takes precedence
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # otherwise each Ray process under `uv run` packs the folder and syncs again
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def import_ray() -> Any:
-    """Import the package `ray`."""
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    """Import the package `ray`, which then reads its settings; the user's environment takes precedence."""
+    # Otherwise each Ray process under `uv run` packs the folder and syncs again.
+    for name in ("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"):
+        os.environ.setdefault(name, "0")
     return import_extra("ray", "ray", "a Ray cluster needs ray")
 
 

@@ -92,7 +92,5 @@ def _value(ray: Any, result: Any, name: object) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:
-        reason = " ".join(str(error).split())
-        raise OSError(
-            f"{name}: its Ray worker ended {_MOST_ATTEMPTS} times; was it killed, or is memory short? Ray: {reason}"
-        ) from error
+        reason = f"was it killed, or is memory short? Ray: {' '.join(str(error).split())}"
+        raise OSError(f"{name}: its Ray worker ended {_MOST_ATTEMPTS} times; {reason}") from error

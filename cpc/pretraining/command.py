@@ -280,10 +280,8 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
         if size is None:
             raise
         memory = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more than 2^64 bytes"
-        raise ValueError(
-            f"a tensor of the model takes {memory}, which this machine does not have: lower the widths of "
-            "model.encoder, model.context, model.predictor and model.loss"
-        ) from error
+        advice = "lower the widths of model.encoder, model.context, model.predictor and model.loss"
+        raise ValueError(f"a tensor of the model takes {memory}, which this machine lacks: {advice}") from error
     finally:
         sys.argv = own_arguments
 

@@ -45,10 +45,8 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
         names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"
         raise ValueError(f"`trainer.num_nodes`={num_nodes} needs torchrun, or {names} in the environment")
     if getattr(__main__, "__spec__", None) is None and not hasattr(__main__, "__file__"):
-        raise ValueError(
-            f"{num_ranks * num_nodes} ranks run this program again, but a notebook or `python -c` cannot be run again: "
-            "set `trainer.devices` to 1, or use `cpc pretrain`"
-        )
+        problem = "ranks run this program again, which a notebook or `python -c` cannot"
+        raise ValueError(f"{num_ranks * num_nodes} {problem}: set `trainer.devices` to 1, or use `cpc pretrain`")
     rendezvous: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     if num_nodes > 1:
         endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
