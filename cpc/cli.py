@@ -40,10 +40,7 @@ COMMANDS = {
     "data download": ("cpc.interop.hub_datasets:download_dataset", "write a Hugging Face dataset as audio or images"),
     "data record": ("cpc.data.frames.record:record", "play episodes of an environment and record them"),
     "data synthesize": ("cpc.data.synthetic.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
-    "agent": (
-        "cpc.agents.comparison:train_agents",
-        "train agents with and without the CPC loss, compare their returns",
-    ),
+    "agent": ("cpc.agents.comparison:train_agents", "train agents with and without the CPC loss, compare returns"),
     "calibrate": ("cpc.bounds.calibration.calibrate:calibrate", "compare estimators with known information"),
     "doctor": ("cpc.native.doctor:main", "check which parts of this installation work"),
 }

@@ -14,8 +14,6 @@ STALLED_RECORDS = 40  # minimum number of records; with fewer, a slow start woul
 STALE_SECONDS = 120.0
 STALE_INTERVALS = 5.0
 SLOW_START_SECONDS = 600.0  # without a record, for stale runs whose usual interval is unknown
-
-
 NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed", "interrupted", "finished", "deleted")
 
 

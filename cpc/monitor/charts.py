@@ -18,8 +18,6 @@ BY_RUN = ("steps", "heat", "profile")  # charts of a single run
 MAX_NAMES = 8  # names of runs in a caption
 _DASHES = ("solid", "dash", "dashdot", "longdash")
 _CEILING = ("mi_ceiling_nats", "ceiling log N = {}")
-
-
 PROFILE_CAPTION = (
     "The last record of each split and strategy: points with standard errors; a grey bar is the ceiling log N. For "
     "bounds, a hollow diamond is the information of Gaussians for which an exact critic with as many candidates would "

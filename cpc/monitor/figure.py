@@ -24,11 +24,8 @@ NUM_TABLE_STEPS = 6
 MAX_COLUMNS = 240  # largest number of columns in a heat map
 _BAND_ALPHA = "26"  # 15 % opaque
 # The buttons are listed because Plotly's default buttons include a button that uploads the chart.
-GRAPH_CONFIG: dict[str, Any] = {
-    "modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
-    "responsive": True,
-}
-GRAPH_CONFIG |= {"displaylogo": False, "showSendToCloud": False}
+GRAPH_CONFIG: dict[str, Any] = {"modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]]}
+GRAPH_CONFIG |= {"responsive": True, "displaylogo": False, "showSendToCloud": False}
 _TRANSPARENT = "rgba(0,0,0,0)"  # a page is light or dark
 
 
