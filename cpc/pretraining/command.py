@@ -136,7 +136,7 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
 
 def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first_step: int) -> None:
     config, trainer = command.config, command.trainer
-    Range(0, trainer.max_steps).check(f"{checkpoint}: the step (trainer.max_steps limits it)", first_step)
+    Range(first_step).check(f"{checkpoint}: --trainer.max_steps", trainer.max_steps)
     if first_step == trainer.max_steps:
         print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return

@@ -443,7 +443,7 @@ def test_another_model_or_other_batches_are_refused_on_resume(
 def test_a_run_that_has_its_steps_says_so(run: Run, refused: Refused, finished: Path, capsys: Capture) -> None:
     run("--ckpt_path=last")
     assert "last.ckpt is of step 4, the last: raise --trainer.max_steps to go on" in capsys.readouterr().err
-    assert "limits it)=4 must be at least 0 and at most 3" in refused("--ckpt_path=last", "--trainer.max_steps=3")
+    assert "last.ckpt: --trainer.max_steps=3 must be at least 4" in refused("--ckpt_path=last", "--trainer.max_steps=3")
     assert event_names(finished) == ["started", "finished"]
 
 
@@ -489,10 +489,8 @@ def test_a_rank_that_a_launcher_left_is_ignored_or_refused(monkeypatch: pytest.M
     make_trainer(devices=1, **options)
     assert rank_zero_only.rank == 0
     assert "LOCAL_RANK=1 in the environment is ignored" in capsys.readouterr().err
-    with pytest.raises(
-        ValueError, match="LOCAL_RANK=1 in the environment is a rank without WORLD_SIZE, but the options"
-    ):
-        make_trainer(devices=2, strategy="ddp", **options)
+    words = "LOCAL_RANK=1 in the environment, without WORLD_SIZE, is no rank of several: unset it"
+    refuses(words, make_trainer, devices=2, strategy="ddp", **options)
 
 
 def test_torchrun_reports_the_message_as_the_cause(
