@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
 pytest.importorskip("gymnasium")
 
@@ -22,18 +21,6 @@ from cpc.data.store.atomic import read_records
 from cpc.quickstart.recipe import part
 
 LAYERS = {"widths": [8], "kernels": [3], "strides": [1]}
-CONFIG: dict[str, Any] = {
-    "model": {
-        "encoder": part("encoders.FrameEncoder", frame_size=[12, 8], dim=12, num_frames=2, **LAYERS),
-        "context": part("contexts.GRU", dim=12),
-        "predictor": part("predictors.Bilinear", num_steps=2),
-        "learning_rate": 3e-3,
-    },
-    "data": part("data.Frames", window_frames=12, stack=2, batch_size=6, eval_batches=1),
-    "trainer": {"max_steps": 40, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
-    "eval_every_steps": 20,
-    "checkpoint_every_steps": 20,
-}
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +34,20 @@ def source(recording: Recording) -> Path:
     return recording.folder.parent
 
 
-def pretrain(source: Path, run_dir: Path, *options: str) -> Path:
-    path = run_dir.parent / "config.yaml"
-    path.write_text(yaml.safe_dump(CONFIG))
-    main(["pretrain", "--config", str(path), "--data.source", str(source), "--run_dir", str(run_dir), *options])
-    return run_dir
-
-
 @pytest.fixture(scope="module")
-def run_dir(source: Path) -> Path:
-    return pretrain(source, source.parent / "run")
+def config(source: Path) -> dict[str, Any]:
+    return {
+        "model": {
+            "encoder": part("encoders.FrameEncoder", frame_size=[12, 8], dim=12, num_frames=2, **LAYERS),
+            "context": part("contexts.GRU", dim=12),
+            "predictor": part("predictors.Bilinear", num_steps=2),
+            "learning_rate": 3e-3,
+        },
+        "data": part("data.Frames", source=str(source), window_frames=12, stack=2, batch_size=6, eval_batches=1),
+        "trainer": {"max_steps": 40, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
+        "eval_every_steps": 20,
+        "checkpoint_every_steps": 20,
+    }
 
 
 def test_it_learns_and_evaluate_measures_other_episodes(run_dir: Path, source: Path) -> None:
@@ -126,7 +117,7 @@ def test_embed_reads_episodes_from_files(
     )
 
 
-def test_what_cannot_be_trained_on(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_trained_on(source: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     brief = source.parent / "brief"
     record(NAME, brief, num_episodes=6, max_steps=2, progress=False)
     for folder, options, message in (
@@ -136,6 +127,4 @@ def test_what_cannot_be_trained_on(source: Path, tmp_path: Path, capsys: pytest.
         (source, ["--data.train_split", "dev"], "no episode is of split 'dev'"),
         (source, ["--model.loss.negatives", "same_speaker"], "episodes have no speakers"),
     ):
-        with pytest.raises(SystemExit):
-            pretrain(folder, tmp_path / "run", *options)
-        assert message in capsys.readouterr().err
+        assert message in refused(f"--data.source={folder}", *options)

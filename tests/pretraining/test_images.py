@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,6 @@ SLIDING = """--model.encoder.init_args.fully_convolutional=true --model.loss.ski
 TRUNK = part("encoders.TinyTrunk", dim=8, strides=[4, 1], widths=[8, 8])
 DATA = {"image_size": 40, "load_size": 44, "augmentation": "v1", "flip": True}  # a grid of 4 x 4
 DATA |= {"batch_size": 4, "eval_batches": 2}
-SMALL = dict.fromkeys(("record_every_steps", "eval_every_steps", "checkpoint_every_steps"), 2) | {
-    "model": {
-        "encoder": part("encoders.PatchEncoder", trunk=TRUNK, patch_size=16, stride=8),
-        "context": part("contexts.PixelCNN", width=8, num_blocks=2, hidden_dim=8, directions=DIRECTIONS),
-        "predictor": part("predictors.Bilinear", num_steps=2),
-        "loss": part("losses.Contrastive", skip_steps=1),
-    },
-    "data": part("data.Images", **DATA),
-    "trainer": {"max_steps": 4, "accelerator": "cpu"},
-}
 
 
 def write_images(path: Path, splits: list[str], seed: int = 0) -> Path:
@@ -64,22 +53,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("corpus") / "gratings.npz", splits)
 
 
-def pretrain_small(folder: Path, source: Path, *options: str) -> Path:
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(SMALL))
-    command = ["pretrain", "--config", str(config), f"--data.source={source}", f"--run_dir={folder / 'run'}"]
-    main([*command, *options])
-    return folder / "run"
-
-
-@pytest.fixture
-def run(tmp_path: Path, source: Path) -> Run:
-    return partial(pretrain_small, tmp_path, source)
-
-
 @pytest.fixture(scope="module")
-def finished_once(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
-    return pretrain_small(tmp_path_factory.mktemp("finished"), source)
+def config(source: Path) -> dict[str, Any]:
+    return dict.fromkeys(("record_every_steps", "eval_every_steps", "checkpoint_every_steps"), 2) | {
+        "model": {
+            "encoder": part("encoders.PatchEncoder", trunk=TRUNK, patch_size=16, stride=8),
+            "context": part("contexts.PixelCNN", width=8, num_blocks=2, hidden_dim=8, directions=DIRECTIONS),
+            "predictor": part("predictors.Bilinear", num_steps=2),
+            "loss": part("losses.Contrastive", skip_steps=1),
+        },
+        "data": part("data.Images", source=str(source), **DATA),
+        "trainer": {"max_steps": 4, "accelerator": "cpu"},
+    }
 
 
 def records(run_dir: Path, name: str = "bound.jsonl") -> list[dict]:
@@ -304,12 +289,12 @@ def test_an_online_probe_needs_classes(refused: Refused, labels: list[int], mess
     assert message in refused(PROBE, f"--data.source={tmp_path / 'few.npz'}")
 
 
-def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Run, tmp_path: Path) -> None:
+def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Run) -> None:
     """facts T25: legal, the paper does it, and never without a word."""
     with pytest.warns(UserWarning, match=r"`loss.skip_steps`=0, but the next 1 rows share pixels"):
         run("--model.loss.skip_steps=0")
     with pytest.warns(UserWarning, match=r"`loss.skip_steps`=1, but the next 2 rows share pixels"):
-        run(SLIDING[0], "--data.augmentation=none", f"--run_dir={tmp_path / 'sliding'}")
+        run(SLIDING[0], "--data.augmentation=none", name="sliding")
 
 
 def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counted(

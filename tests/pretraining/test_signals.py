@@ -1,13 +1,13 @@
 """Signals through the real commands: trained, resumed, evaluated, probed in windows and per sample, embedded."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
@@ -38,10 +38,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run_dir(source: Path) -> Path:
+def config(source: Path) -> dict[str, Any]:
     layers, sampling = {"kernels": [4, 2], "strides": [2, 2]}, {"batch_size": 16, "eval_batches": 1, "valid_share": 0.2}
     trainer = {"max_steps": 60, "accelerator": "cpu", "enable_progress_bar": False, "logger": False}
-    config: dict[str, Any] = {
+    return {
         "model": {
             "encoder": part("encoders.SignalEncoder", channels=3, dim=16, sample_rate_hz=RATE_HZ, **layers),
             "context": part("contexts.GRU", dim=16),
@@ -54,24 +54,19 @@ def run_dir(source: Path) -> Path:
         "eval_every_steps": 30,
         "checkpoint_every_steps": 30,
     }
-    path = source.with_name("config.yaml")
-    path.write_text(yaml.safe_dump(config))
-    main(["pretrain", "--config", str(path), "--run_dir", str(source.parent / "run")])
-    return source.parent / "run"
 
 
-def test_it_trains_and_resumes_bit_for_bit(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_trains_and_resumes_bit_for_bit(
+    run: Callable[..., Path], run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Runs that start from a model, on files of another order and other units, keep the model's."""
     losses = [line["loss_nats"][0] for line in read_records(run_dir / "bound.jsonl") if line["split"] == "valid"]
     assert losses[-1] < losses[0]
     assert read_records(run_dir / "probe.jsonl")[-1]["accuracy"] > 0.55
-    options = ["--config", str(source.with_name("config.yaml")), f"--data.source={source.with_name('others.npz')}"]
-    initial = ["--init_from", str(run_dir)]
-    whole, parts = source.parent / "whole", source.parent / "parts"
-    main(["pretrain", *options, *initial, "--run_dir", str(whole), "--trainer.max_steps", "20"])
-    main(["pretrain", *options, *initial, "--run_dir", str(parts), "--trainer.max_steps", "10"])
-    resumed = ["--run_dir", str(parts), "--ckpt_path", "last", "--trainer.max_steps", "20"]
-    main(["pretrain", *options, *resumed])
+    others, initial = f"--data.source={source.with_name('others.npz')}", f"--init_from={run_dir}"
+    whole = run(others, initial, "--trainer.max_steps=20", name="whole")
+    parts = run(others, initial, "--trainer.max_steps=10", name="parts")
+    run(others, "--ckpt_path=last", "--trainer.max_steps=20", name="parts")
     assert "converted sine from uT to mT (10 of 10 recordings), noise from m/s2 to g" in capsys.readouterr().err
     expected, found = (load_pretrained(folder).state_dict() for folder in (whole, parts))
     assert all(torch.equal(expected[name], found[name]) for name in expected)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,15 +79,14 @@ def test_weights_of_16_bits_give_the_same_contexts(train: Callable[..., Path], t
     assert float((found - contexts).square().mean() / contexts.var()) < 1e-3**2
 
 
-def test_a_far_step_is_trained_evaluated_and_recorded(oscillations: Path, run: Callable[..., Path]) -> None:
-    run_dir = run()
+def test_a_far_step_is_trained_evaluated_and_recorded(config: dict[str, Any], run_dir: Path) -> None:
     records = read_records(run_dir / "bound.jsonl")
     assert {record["split"] for record in records} == {"train", "valid"}
     assert all(record["steps"] == [14] and len(record["mi_bound_nats"]) == 1 for record in records)
     model = load_pretrained(run_dir)
     assert [step.k for step in model.steps] == [14]
     assert model.predictor.weights.shape == (1, 8, 8)
-    options = ["--data", str(oscillations.with_name("signals.npz")), "--bank", "valid", "--num_batches", "1"]
+    options = ["--data", config["data"]["init_args"]["source"], "--bank", "valid", "--num_batches", "1"]
     main(["evaluate", str(run_dir), *options, "--negatives", "mixed", "--estimators", "nwj"])
     found = json.loads((run_dir / "bound.json").read_text())
     for name in ("bounds", "estimates"):
