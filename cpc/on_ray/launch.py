@@ -12,11 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from cpc.config.argument_rules import Count, Range, checked
-from cpc.on_ray.places import import_ray, reserved
+from cpc.on_ray.places import enter, import_ray, reserved
 
 _LISTEN_SECONDS = 0.5
 
@@ -101,12 +100,10 @@ class _Machine:
         return Place(node, ray.util.get_node_ip_address(), port, [str(gpu) for gpu in ray.get_gpu_ids()])
 
     def start(self, command: list[str], environment: dict[str, str], folder: str) -> None:
-        if not Path(folder).is_dir():
-            raise ValueError(f"{socket.gethostname()} has no folder {folder}, where `cpc ray` was started")
+        enter(folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cpc.cli", *command],
             env=os.environ | environment,
-            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from cpc.config.argument_rules import Range
@@ -18,6 +19,13 @@ def import_ray() -> Any:
     for name in ("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
     return import_extra("ray", "ray", "a Ray cluster needs ray")
+
+
+def enter(folder: str) -> None:
+    """Make the user's current folder that of this process, which may be on another machine."""
+    if not Path(folder).is_dir():
+        raise ValueError(f"{socket.gethostname()} has no folder {folder}: all machines must see the same files")
+    os.chdir(folder)
 
 
 @contextmanager

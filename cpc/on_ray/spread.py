@@ -1,14 +1,12 @@
 """Application of a function to many items by workers of a Ray cluster; results come in the order of the items."""
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cpc.native.allocator import keep_freed_memory
-from cpc.on_ray.places import import_ray, reserved
+from cpc.on_ray.places import enter, import_ray, reserved
 
 _MOST_ATTEMPTS = 3  # number of attempts at an item, if its worker dies for lack of memory or with its machine
 
@@ -72,11 +70,7 @@ class _Worker:
 
     def compute(self, item: Any) -> Any:
         if self._work is None:  # not in the constructor, whose exceptions Ray does not report clearly
-            if not Path(self._folder).is_dir():
-                raise ValueError(
-                    f"{socket.gethostname()} has no folder {self._folder}: all machines must see the same files"
-                )
-            os.chdir(self._folder)
+            enter(self._folder)
             keep_freed_memory()
             if "torch" in sys.modules:
                 from cpc.native.processor import prepare_processor

@@ -98,10 +98,10 @@ def drawn(draw: Callable[["Figure"], None]) -> "Figure":
     """Return a new figure after `draw` has drawn into it. It shows itself in notebooks, also without `pyplot`."""
     from matplotlib.figure import Figure
 
-    class Picture(Figure):
-        def _repr_png_(self) -> bytes:
-            self.savefig(stream := io.BytesIO(), format="png")
-            return stream.getvalue()
+    def picture() -> bytes:
+        figure.savefig(stream := io.BytesIO(), format="png")
+        return stream.getvalue()
 
-    draw(figure := Picture(layout="constrained"))
+    draw(figure := Figure(layout="constrained"))
+    figure._repr_png_ = picture  # type: ignore[attr-defined]
     return figure

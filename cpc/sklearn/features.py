@@ -100,9 +100,11 @@ def _waves(X: Any, reader: Features) -> list[np.ndarray]:
 def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
     samples = real_numbers(wave, f"waveform {index}")
     if np.asarray(on_cpu(wave)).dtype.kind in "iu":
-        raise ValueError(f"waveform {index} holds integers, not floats from -1 to 1: divide int16 by 32768")
-    if samples.ndim != 1 or not np.isfinite(samples).all():
-        raise ValueError(f"waveform {index} of shape {list(samples.shape)} must be [S], without NaN or inf")
-    if int(reader.num_frames(np.array(len(samples)))) < 1:
-        raise ValueError(f"waveform {index} has {len(samples)} samples, too few for a single frame")
-    return samples
+        problem = "holds integers, not floats from -1 to 1: divide int16 by 32768"
+    elif samples.ndim != 1 or not np.isfinite(samples).all():
+        problem = f"of shape {list(samples.shape)} must be [S], without NaN or inf"
+    elif int(reader.num_frames(np.array(len(samples)))) < 1:
+        problem = f"has {len(samples)} samples, too few for a single frame"
+    else:
+        return samples
+    raise ValueError(f"waveform {index} {problem}")

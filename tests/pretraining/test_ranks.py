@@ -15,7 +15,7 @@ from refusals import refuses
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from cpc.pretraining import ranks
-from cpc.pretraining.ranks import RankError, end_with_agent, start_ranks
+from cpc.pretraining.ranks import end_with_agent, start_ranks
 
 # Rank 1 does something; rank 0 waits until it is ended.
 PROGRAM = """
@@ -48,14 +48,14 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_rank_that_ends_first_ends_all_by_name(program: Path, event: str, message: str) -> None:
     program.write_text(PROGRAM.format(event=event, waits=True))
-    with pytest.raises(RankError, match=message):
+    with pytest.raises(OSError, match=message):
         start_ranks(2, 1, program.parent)
 
 
 @pytest.mark.parametrize(
     ("code", "error", "message"),
     [
-        (3, RankError, "rank 1 of 2: ended with status 3; its error is printed above"),
+        (3, OSError, "rank 1 of 2: ended with status 3; its error is printed above"),
         (143, SystemExit, "143"),
         (130, KeyboardInterrupt, "^$"),
     ],
