@@ -1,28 +1,15 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from cpc.native.processor import has_slow_float32_products, onednn_products_are_exact
-
-PRODUCT = """
-import torch
-from cpc.native.processor import prepare_processor
-prepare_processor()
-generator = torch.Generator().manual_seed(1)
-a, b = torch.rand(1024, 256, generator=generator), torch.rand(256, 640, generator=generator)
-print(float((a @ b - a.double() @ b.double()).abs().max() / (a @ b).max()))
-print(float(torch.tensor(1e-30) * torch.tensor(1e-10)))
-"""
+from cpc.native.processor import has_slow_float32_products, onednn_products_are_exact, prepare_processor
 
 
-def test_prepared_products_are_float32_and_denormals_zero() -> None:
-    """In a process of its own: both settings hold for the whole of it."""
-    done = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, text=True, check=True)
-    error, denormal = (float(line) for line in done.stdout.split())
-    assert error < 1e-6  # operands rounded to bfloat16 err by more than 1e-5
-    assert denormal == 0.0
+def test_prepared_products_are_float32_and_denormals_zero(generator: torch.Generator) -> None:
+    prepare_processor()
+    a, b = torch.rand(1024, 256, generator=generator), torch.rand(256, 640, generator=generator)
+    product = a @ b
+    assert (product - a.double() @ b.double()).abs().max() / product.max() < 1e-6  # in bfloat16 more than 1e-5
+    assert float(torch.tensor(1e-30) * torch.tensor(1e-10)) == 0
 
 
 def test_rounding_inside_products_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
