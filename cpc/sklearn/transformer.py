@@ -268,7 +268,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             problem = transposed("X", max(map(len, recordings)), num_channels, "set `num_channels`")
             if self.num_channels not in (None, num_channels) or (problem and self.num_channels is None):
                 raise ValueError(problem or f"X has {num_channels} channels, not `num_channels`={self.num_channels}")
-            self.num_channels_ = self.n_features_in_ = num_channels
+            self.num_channels_: int = num_channels
+            self.n_features_in_ = num_channels
             self.channel_names_, self._rows_are_recordings = channels, False
             if columns:
                 self.feature_names_in_ = np.array(columns[0], dtype=object)

@@ -14,7 +14,7 @@ import pytest
 from cpc.data.store.atomic import read_records
 
 # Dropout, so that the global generator matters.
-OPTIONS = """--model.encoder=cpc.encoders.AudioEncoder --model.encoder.dim=16 --model.context=cpc.contexts.GRU
+OPTIONS = r"""--model.encoder=cpc.encoders.AudioEncoder --model.encoder.dim=16 --model.context=cpc.contexts.GRU
     --model.context.init_args.dim=16 --model.context.init_args.num_layers=2 --model.context.init_args.dropout=0.1
     --model.predictor=cpc.predictors.Bilinear --model.predictor.init_args.num_steps=4 --model.loss.num_negatives=20
     --model.learning_rate=0.003 --model.schedule=cosine
