@@ -463,10 +463,10 @@ def test_records(content: bytes, tmp_path: Path) -> None:
 @fuzz
 @given(content=damaged(RECORDS), kind=st.sampled_from([BOUND, HEALTH, PROBE]))
 def test_records_of_the_monitor(content: bytes, kind: Any) -> None:
-    parsed = parse_lines(content.split(b"\n"), kind)
-    assert all(problem.startswith(f"{kind.file}, line ") for problem in parsed.problems)
+    tables, problems, _ = parse_lines(content.split(b"\n"), kind)
+    assert all(problem.startswith(f"{kind.file}, line ") for problem in problems)
     run = Run(Path("run"), "run")
-    run.files[kind.file].tables = parsed.tables
+    run.files[kind.file].tables = tables
     badges(run, 0.0)
     charts([run], View(split="held-out", unit="bits"))
 

@@ -179,10 +179,7 @@ def prepare_from_command_line(
 ) -> None:
     """Call a function that prepares a corpus with the arguments of the command line, and print a description.
 
-    Args:
-        prepare: function whose parameters become the options.
-        describe: function that returns the printed text from the result, and from `published` if given.
-        published: numbers that the authors of the corpus report for each split.
+    `describe` returns the text from the result, and from the numbers that the authors of the corpus have `published`.
     """
     values = Options(prepare).parse(sys.argv[1:])
     try:
