@@ -135,6 +135,7 @@ def test_the_lines_for_a_notebook_end_in_a_table_of_probes(
 
     folder, rng = request.getfixturevalue(source), np.random.default_rng(0)
     monkeypatch.setattr("cpc.pretraining.pretrain.read_yaml", read_smaller)
+    monkeypatch.setattr("cpc.probes.report.DEFAULT_SECONDS", 1.0)  # as `--supervised_seconds 1` of the commands
     people, y = np.arange(24) % 6, np.arange(24) // 6 % 2
     X = rng.standard_normal((24, 400, 3)).astype(np.float32) * (1 + y[:, None, None])
     names: dict[str, Any] = {"cpc": cpc, "people": people, "y": y, "X": X}
