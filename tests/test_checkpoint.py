@@ -457,7 +457,7 @@ def test_sizes_below_one_are_refused_by_name(part: type[nn.Module], unchecked_ty
             connected(**{name: 0})
 
 
-CHECKED = [part for part in PARTS if hasattr(part.__init__, "__wrapped__")]
+CHECKED = [part for part in PARTS if part not in (SoftmaxSampler, SparseEncoder)]  # which have no rules of their own
 
 
 @pytest.mark.parametrize("part", [*CHECKED, Contrastive, OnlineProbe, Extraction, SupervisedProtocol, ABXProtocol])
