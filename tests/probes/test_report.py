@@ -57,6 +57,7 @@ def extraction(cache_dir: Path) -> Extraction:
     return Extraction(cache_dir=cache_dir, progress=False)
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_every_result_stands_beside_the_bound(
     model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path
 ) -> None:

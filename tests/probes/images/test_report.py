@@ -27,6 +27,7 @@ NAMES = ["cpc", "neighbours", "cpc_grid", "cpc_c", "cpc_c_grid", "pixels", "hog"
 NAMES += ["random", "random_grid", "random_c", "random_c_grid", "supervised", "fine_tuned", "majority"]
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, tmp_path: Path) -> None:
     report = probe(
         model_folder,
