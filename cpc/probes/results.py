@@ -139,7 +139,6 @@ def summarise(answers: Sequence[Answers], num_classes: int) -> ProbeResult:
     # Intervals resample clusters but keep p(y). Resamples miss rare labels, so the entropies of resamples would be too
     # low. To first order the variance is the same.
     clusters, cluster = np.unique(answers[0].clusters, return_inverse=True)
-    clusters, cluster = np.unique(answers[0].clusters, return_inverse=True)
     columns = (np.ones(len(labels)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)
     sums = np.zeros((len(clusters), len(columns)))
     for column, values in enumerate(columns):
