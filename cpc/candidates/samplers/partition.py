@@ -143,5 +143,5 @@ class Partition(ProposalSampler):
         targets = self._batch_targets(batch).flatten()
         self.check_targets(targets)
         words = targets[targets != NO_TARGET].unique()
-        Range(0, self.max_words).check(f"`max_words`: the number of words of batch {batch}", len(words))
+        Range(most=self.max_words).check(f"batch {batch} and `max_words`: its number of words", len(words))
         return words
