@@ -274,7 +274,6 @@ class Estimator:
         needs_baseline: whether `estimate` takes `log_baseline`, the log of a positive function of the row.
         needs_conditional: whether `estimate` takes log p(y | x), which is known only for tasks with known information.
         best_offset: offset of the best scores from log p(y | x) / p(y).
-        reads_negatives: whether the estimate depends on scores of negatives.
         objective: function that makes the training objective, if the objective differs from the estimate. Estimators
             with the same objective can use the same critic.
     """
@@ -284,16 +283,7 @@ class Estimator:
     needs_baseline: bool = False
     needs_conditional: bool = False
     best_offset: float = 0.0
-    reads_negatives: bool = True
     objective: Callable[[], Callable[[Tensor], Tensor]] | None = None
-
-
-def _jensen_shannon() -> Callable[[Tensor], Tensor]:
-    return jensen_shannon
-
-
-def _anchored_info_nce() -> Callable[[Tensor], Tensor]:
-    return anchored_info_nce
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -303,10 +293,10 @@ ESTIMATORS: dict[str, Estimator] = {
     "interpolated": Estimator(interpolated, "lower", needs_baseline=True),
     "dv": Estimator(donsker_varadhan, "neither"),
     "mine": Estimator(donsker_varadhan, "neither", objective=moving_average_gradient),
-    "js": Estimator(jensen_shannon_nwj, "lower", objective=_jensen_shannon),
-    "smile": Estimator(smile, "neither", objective=_jensen_shannon),
-    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=_jensen_shannon),
-    "anchor": Estimator(anchored_plug_in, "neither", reads_negatives=False, objective=_anchored_info_nce),
+    "js": Estimator(jensen_shannon_nwj, "lower", objective=lambda: jensen_shannon),
+    "smile": Estimator(smile, "neither", objective=lambda: jensen_shannon),
+    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=lambda: jensen_shannon),
+    "anchor": Estimator(anchored_plug_in, "neither", objective=lambda: anchored_info_nce),
     "goodness_of_fit": Estimator(goodness_of_fit, "neither"),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),
 }
