@@ -350,7 +350,7 @@ def test_errors_of_the_library_name_arguments_of_the_estimator(recordings: np.nd
     CPCTransformer(**SMALL | {"max_steps": 0}).fit(recordings).save(tmp_path)
     cases: list[tuple[dict[str, Any], np.ndarray, str]] = [
         ({"negatives": "easy"}, recordings, "`negatives`='easy' is not one of"),
-        ({"negatives": "mixed_excluding"}, recordings[:1], "one sequence .* other negatives, with `negatives`"),
+        ({"negatives": "mixed_excluding"}, recordings[:1], "only one sequence .*`negatives`"),
         ({"negatives": "same_speaker"}, recordings, "fill in `groups`, .* or choose other negatives .`negatives`."),
         ({"init_from": tmp_path, "window_samples": 20}, recordings, "raise `window_samples`, use longer recordings"),
     ]

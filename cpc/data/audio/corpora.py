@@ -22,7 +22,7 @@ def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str
 
 def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:
     """Index the audio below `root`; return the index and the path of the manifest, which is not written yet."""
-    out = root if out is None else out
+    out = out or root
     if out.is_dir():
         out = out / MANIFEST_NAME
     draft = out.with_name(f"{out.stem}.index.csv")

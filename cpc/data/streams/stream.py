@@ -65,8 +65,7 @@ class ResumableIndex:
         self.position = state.get("round_start", 0) + state["position"]  # older checkpoints count in rounds
 
 
-# (item, start)
-Draw = tuple[int, int]
+Draw = tuple[int, int]  # item, start
 
 
 @contextmanager
