@@ -104,7 +104,8 @@ class Options:
             settings["metavar"] = "NAME"
             text = f"{text.rstrip('.')}; one or more of {', '.join(settings['choices'])}"
         if default is not None and "type" in settings:
-            text = f"{text.rstrip('.')} (default: {default if _is_one(default) else ' '.join(map(str, default))})"
+            is_one = isinstance(default, str) or not isinstance(default, Iterable)
+            text = f"{text.rstrip('.')} (default: {default if is_one else ' '.join(map(str, default))})"
         self.typed[name] = f"--{name}"
         settings |= {"help": _escape(text), "default": argparse.SUPPRESS, "required": is_required}
         self.parser.add_argument(f"--{name}", **settings)
@@ -168,10 +169,6 @@ def _argparse_settings(kind: Any) -> dict[str, Any]:
 
 def _escape(text: str | None) -> str:
     return " ".join((text or "").rstrip(".").split()).replace("%", "%%")
-
-
-def _is_one(default: Any) -> bool:
-    return isinstance(default, str) or not isinstance(default, Iterable)
 
 
 def prepare_from_command_line(

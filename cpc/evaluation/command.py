@@ -116,9 +116,9 @@ def evaluate(
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     if bank is None:
         _refuse_options("without `bank` there is no bank", bank_latents=bank_latents)
-    if data_options.get("speakers_per_batch") is not None:
-        if error_message := modality.unread_speakers(strategies, training_strategy):
-            raise ValueError(error_message)
+    is_given = data_options.get("speakers_per_batch") is not None
+    if is_given and (error_message := modality.unread_speakers(strategies, training_strategy)):
+        raise ValueError(error_message)
     check_estimators(others, strategies)
     corpus = modality.open(model.encoder)
     if not negatives:

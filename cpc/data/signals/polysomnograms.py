@@ -70,10 +70,8 @@ def read_annotations(path: Path) -> list[Segment]:
 def _open(path: Path) -> Any:
     edfio = import_extra("edfio", "signals", f"{path}: EDF needs the package `edfio`")
     _check_sizes(path)
-    if path.suffix.lower() == ".bdf":
-        edf = edfio.read_bdf(path)  # into memory, since 24 bits cannot be mapped
-    else:
-        edf = edfio.read_edf(path, lazy_load_data=True)
+    is_bdf = path.suffix.lower() == ".bdf"  # read into memory, since 24 bits cannot be mapped
+    edf = edfio.read_bdf(path) if is_bdf else edfio.read_edf(path, lazy_load_data=True)
     for signal in edf.signals:
         for name in _RANGES:  # edfio would return digital values where a header has a decimal comma
             setattr(signal, f"_{name}", getattr(signal, f"_{name}").replace(b",", b"."))

@@ -61,14 +61,9 @@ class TrainingLanes:
         first = self._starts + index * self.chunk_tokens
         indices = first[:, None] + np.arange(self.chunk_tokens + self.num_ahead)
         tokens = torch.from_numpy(self.stream[indices % len(self.stream)].astype(np.int64))
-        num_lanes = len(tokens)
-        return Batch(
-            x=tokens[:, : self.chunk_tokens],
-            num_valid=torch.full((num_lanes,), self.chunk_tokens),
-            sequence_id=torch.from_numpy(self._lanes),
-            group_id=torch.full((num_lanes,), -1),
-            labels=tokens[:, 1:],
-        )
+        lanes = torch.from_numpy(self._lanes)
+        num_valid, group_id = torch.full_like(lanes, self.chunk_tokens), torch.full_like(lanes, -1)
+        return Batch(tokens[:, : self.chunk_tokens], num_valid, lanes, group_id, labels=tokens[:, 1:])
 
 
 def held_out_lanes(
