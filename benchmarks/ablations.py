@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cpc.checkpoint import read_config
+from cpc.checkpoint import read_checkpoint, read_config
 from cpc.data.store.atomic import read_records
 from cpc.data.synthetic.speech import synthesize
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 from cpc.pretraining.command import parse, run_pretraining
-from cpc.pretraining.run_folder import step_of
 from cpc.probes.report import probe
 
 BASE = Path(__file__).parents[1] / "configs" / "ablations" / "base.yaml"
@@ -101,7 +100,7 @@ def keep_options(folder: Path, config: Path, options: list[str]) -> None:
 def is_trained(folder: Path, max_steps: int) -> bool:
     """Return whether the last checkpoint, which a run writes at the end of a step, is from the last step."""
     checkpoint = folder / "checkpoints" / "last.ckpt"
-    return checkpoint.exists() and step_of(checkpoint) >= max_steps
+    return checkpoint.exists() and read_checkpoint(checkpoint)["global_step"] >= max_steps
 
 
 def is_probed(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from cpc.bounds import VectorAR1
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import VectorEncoder
-from cpc.evaluation import SCORE_ESTIMATORS, HeldOutEstimates
+from cpc.evaluation.estimates import SCORE_ESTIMATORS, HeldOutEstimates
 from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear

@@ -16,15 +16,7 @@ from typing import get_args
 import torch
 
 from benchmarks.machine import machine_state
-from cpc.candidates.samplers import (
-    Counts,
-    LearnedUnigram,
-    LogUniform,
-    ProposalSampler,
-    Uniform,
-    UniformMixture,
-    Unigram,
-)
+from cpc.candidates.samplers import Counts, LearnedUnigram, LogUniform, ProposalSampler, Uniform, Unigram
 from cpc.native.allocator import keep_freed_memory
 
 NUM_CLASSES, NUM_QUERIES = 793_471, 640
@@ -46,7 +38,6 @@ def main() -> None:
         "uniform": Uniform(NUM_CLASSES),
         "unigram": Unigram(zipf),
         "learned_unigram": LearnedUnigram(NUM_CLASSES),
-        "uniform_mixture": UniformMixture(LogUniform(NUM_CLASSES)),
     }
     figures: dict[str, float] = {}
     print("ms per draw of m          " + "".join(f"{num:>9}" for num in (100, 1000, 8192)))

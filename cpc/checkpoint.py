@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +154,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
-        raise ValueError(
-            f"{folder} holds no model: it lacks config.json and model.safetensors, and so does its folder 'model'; "
-            "`cpc models` lists the models that need no folder"
-        )
+        needed = "it needs config.json and model.safetensors; `cpc models` lists the models that need no folder"
+        raise ValueError(f"{folder} holds no model: {needed}")
     config = read_json(path)
     version = config.get("format_version") if isinstance(config, dict) else None
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
@@ -241,7 +240,7 @@ def read_checkpoint(
         OSError: if the file does not exist.
     """
     checkpoint = read_torch_archive(path, written_by)
-    values = {name: _entry(checkpoint, name) for name in entries}
+    values = {name: reduce(_entry, name.split("."), checkpoint) for name in entries}
     wrong = [
         name
         for name, kind in entries.items()
@@ -253,9 +252,7 @@ def read_checkpoint(
 
 
 def _entry(value: Any, name: str) -> Any:
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value.get(name) if isinstance(value, Mapping) else None
 
 
 def nonfinite_names(model: nn.Module) -> list[str]:

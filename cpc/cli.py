@@ -20,10 +20,7 @@ from cpc.native.allocator import keep_freed_memory
 # The function of each command, and its description. A module may define `describe_result(result, options)`: its text is
 # printed after the command.
 COMMANDS = {
-    "quickstart": (
-        "cpc.quickstart:quickstart",
-        "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, for text one minute",
-    ),
+    "quickstart": ("cpc.quickstart:quickstart", "pretrain without a download, measure the bound, probe; ten minutes"),
     "pretrain": ("cpc.pretraining.command:run_pretraining", "train a model from a config: see `cpc pretrain --help`"),
     "ray": ("cpc.on_ray.launch:launch", "start the ranks of a pretraining in a Ray cluster, as torchrun would"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
@@ -40,20 +37,11 @@ COMMANDS = {
     "data pack": ("cpc.data.sharding:pack_corpus", "decode a corpus once, before training does"),
     "data shard": ("cpc.data.sharding:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
     "data items": ("cpc.data.audio.items:write_items", "write the items of an ABX test, from a corpus' alignments"),
-    "data download": (
-        "cpc.interop.hub_datasets:download_dataset",
-        "write the audio or images of a dataset of the Hugging Face Hub as files",
-    ),
+    "data download": ("cpc.interop.hub_datasets:download_dataset", "write a Hugging Face dataset as audio or images"),
     "data record": ("cpc.data.frames.record:record", "play episodes of an environment and record them"),
     "data synthesize": ("cpc.data.synthetic.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
-    "agent": (
-        "cpc.agents.comparison:train_agents",
-        "train agents that act on a CPC model's contexts, with and without its loss, and compare their returns",
-    ),
-    "calibrate": (
-        "cpc.bounds.calibration.calibrate:calibrate",
-        "measure estimators of information against truths in closed form; ten minutes",
-    ),
+    "agent": ("cpc.agents.comparison:train_agents", "train agents with and without the CPC loss, compare returns"),
+    "calibrate": ("cpc.bounds.calibration.calibrate:calibrate", "compare estimators with known information"),
     "doctor": ("cpc.native.doctor:main", "check which parts of this installation work"),
 }
 
@@ -135,20 +123,12 @@ def _report_to_torchrun(message: str) -> None:
 
 
 def _format_warning(
-    in_options: Callable[[str], str],
-    message: Any,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
+    in_options: Callable[[str], str], message: Any, category: type[Warning], filename: str, lineno: int, *_: Any
 ) -> str:
     """Format a warning; warnings of cpc come without their line of code."""
-    is_own = Path(filename).is_relative_to(Path(__file__).parent)
-    return (
-        f"cpc: warning: {in_options(str(message))}\n"
-        if is_own
-        else f"{filename}:{lineno}: {category.__name__}: {message}\n"
-    )
+    if Path(filename).is_relative_to(Path(__file__).parent):
+        return f"cpc: warning: {in_options(str(message))}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _overview() -> argparse.ArgumentParser:

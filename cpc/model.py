@@ -157,13 +157,10 @@ class CPC(nn.Module):
 def _check_parts(**parts: Any) -> None:
     """Raise an error now on a module of a wrong kind, which would fail in the middle of a step."""
     for name, part in parts.items():
-        missing = (
-            [] if part is None and name == "loss" else [each for each in _PROTOCOL[name] if not hasattr(part, each)]
-        )
-        if missing:
-            kind = type(part)
+        missing = [each for each in _PROTOCOL[name] if not hasattr(part, each)]
+        if missing and (name != "loss" or part is not None):
+            kind, package = type(part), "cpc.losses" if name == "loss" else f"cpc.{name}s"
             raise ValueError(
                 f"model.{name} is {kind.__module__}.{kind.__qualname__}, which is not a valid {name}: it lacks "
-                f"{', '.join(missing)}; name a class of cpc.{'losses' if name == 'loss' else f'{name}s'}, or one with "
-                "the same attributes"
+                f"{', '.join(missing)}; name a class of {package}, or one with the same attributes"
             )

@@ -116,6 +116,21 @@ def write_audio() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def write_corpus(write_audio: Callable[..., Path]) -> Callable[..., Path]:
+    """A function that writes so many files of each split as SPLIT/SPEAKER/NUMBER.wav, and their manifest."""
+
+    def write(folder: Path, num_speakers: int = 2, seconds: float = 0.5, **splits: int) -> Path:
+        from cpc.data.audio.index import index_folder
+
+        for number, split in enumerate(split for split, num in splits.items() for _ in range(num)):
+            write_audio(folder / split / f"s{number % num_speakers}" / f"{number}.wav", seconds, seed=number)
+        index_folder(folder, split_level=0, speaker_level=1, progress=False)
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def audio_folder(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[..., Path]) -> Path:
     """`<speaker>/<utterance>`: 3 speakers x 4 files of 0.4 to 1.8 s, 16 kHz mono FLAC, save one WAV, OGG and MP3.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from cpc.bounds import VectorAR1
 from cpc.contexts.transformer import TransformerLayer
 
 
@@ -123,3 +124,11 @@ def assert_rows(found: Any, reference: list[list[tuple[int, float, int, float]]]
             assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
     step_means = [sum(row[1] for row in rows) / len(rows) for rows in reference if rows]
     assert found.loss.item() == pytest.approx(sum(step_means) / len(step_means), rel=min(rel, 1e-5))
+
+
+def exact_critic(process: VectorAR1, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors for queries and latents `[B, T, D + 1]`, whose products at lag one are the best scores: the log density
+    ratio, but for a term of the row's own, which cancels."""
+    a, square = process.coefficient, x.square().sum(-1, keepdim=True)
+    queries = torch.cat([a / (1 - a**2) * x, torch.full_like(square, -(a**2) / (2 - 2 * a**2))], -1)
+    return queries, torch.cat([x, square], -1)

@@ -1,9 +1,11 @@
 """What README and docs/ show: blocks, commands in them, and the options that make these small enough for a test."""
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cpc.cli import main
 
@@ -31,6 +33,16 @@ SMALLER = {
     "probe": "--supervised_seconds 1",
     "record": "--num_episodes 12 --max_steps 30 --valid_share 0.3 --test_share 0.2",
 }
+
+
+def load(path: str) -> Any:
+    """Return the module in a file of the repository that is no package."""
+    spec = importlib.util.spec_from_file_location(f"{Path(path).stem}_of_docs", REPOSITORY / path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -1,12 +1,14 @@
 import hashlib
 import inspect
 import json
+import math
 import os
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -18,17 +20,34 @@ import cpc
 from benchmarks.extreme.sparse_encoder import SparseEncoder
 from cpc import checkpoint
 from cpc.candidates import ClassTable
-from cpc.candidates.samplers import TwoLevel, Unigram
+from cpc.candidates.kernels import Quadratic, RandomFourier
+from cpc.candidates.samplers import SoftmaxSampler, TwoLevel, Unigram
 from cpc.checkpoint import read_checkpoint
-from cpc.config.argument_rules import Count
+from cpc.config.argument_rules import Choices, Count, Odd, Range, _rules
 from cpc.config.description import build, describe
-from cpc.contexts import GRU, LSTM, CausalTransformer, PixelCNN
+from cpc.contexts import GRU, LSTM, CausalTransformer, PixelCNN, StateSpace
 from cpc.data import Audio
-from cpc.encoders import MFCC, AudioEncoder, LogMel, PatchEncoder, ResNetTrunk, TinyTrunk, TokenEncoder, VectorEncoder
+from cpc.encoders import (
+    MFCC,
+    AudioEncoder,
+    FrameEncoder,
+    GradientTrunk,
+    LogMel,
+    MelEncoder,
+    PatchEncoder,
+    ResNetTrunk,
+    SentenceEncoder,
+    SignalEncoder,
+    TinyTrunk,
+    TokenEncoder,
+    VectorEncoder,
+)
 from cpc.losses import Contrastive
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.model import CPC
 from cpc.predictors import Bilinear, TransformerPredictor
+from cpc.probes import Extraction, OnlineProbe, SupervisedProtocol
+from cpc.probes.abx import ABXProtocol
 
 
 def small(context_dim: int = 6) -> CPC:
@@ -332,6 +351,7 @@ OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
     ("place", "value", "message"),
     [
         ((), [], "format_version None"),
+        ((), "[" * 100_000, r"config\.json is not JSON"),
         ((), None, "format_version None"),
         (("format_version",), 0, "format_version 0"),
         (("sha256",), None, r"lacks sha256 \(str\)"),
@@ -408,26 +428,22 @@ def test_none_is_what_an_argument_may_be() -> None:
     assert len(build(description).convs) == 2
 
 
-def test_absurd_nesting_is_refused(tmp_path: Path) -> None:
-    cpc.save_pretrained(small(), tmp_path)
-    rewrite(tmp_path, config="[" * 100_000)
-    refused_model(tmp_path, r"config\.json is not JSON")
+NUMBERS = {"num_heads": 2, "input_dim": 3, "num_features": 3, "num_tokens": 3, "num_classes": 3, "channels": 3}
+PARTS = [
+    *(AudioEncoder, LogMel, MFCC, VectorEncoder, SparseEncoder, TokenEncoder, TinyTrunk, ResNetTrunk, StateSpace),
+    *(GRU, LSTM, CausalTransformer, PixelCNN, Bilinear, TransformerPredictor, TwoLevel, SentenceEncoder, ClassTable),
+    *(FrameEncoder, SignalEncoder, GradientTrunk, MelEncoder, SoftmaxSampler, RandomFourier, Quadratic),
+]
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        *(AudioEncoder, LogMel, MFCC, VectorEncoder, SparseEncoder, TokenEncoder, TinyTrunk, ResNetTrunk),
-        *(GRU, LSTM, CausalTransformer, PixelCNN, Bilinear, TransformerPredictor, TwoLevel),
-    ],
-)
+@pytest.mark.parametrize("part", PARTS)
 def test_sizes_below_one_are_refused_by_name(part: type[nn.Module], unchecked_types: None) -> None:
     """Every argument that is a number of something, of every part, on the way into a model."""
-    arguments = {"num_heads": 2, "input_dim": 3, "num_features": 3, "num_tokens": 3, "num_classes": 3}
     signature = inspect.signature(part).parameters
-    given = {name: number for name, number in arguments.items() if name in signature}
+    given = {name: number for name, number in NUMBERS.items() if name in signature}
     given |= {"dim": 8} if "dim" in signature else {}
-    sizes = [name for name, each in signature.items() if each.annotation in (int, int | None, Count, Count | None)]
+    given |= {"num_frequencies": 4} if "num_frequencies" in signature else {}
+    sizes = [name for name, each in signature.items() if each.annotation in (int, int | None, Count, Odd, Count | None)]
     assert sizes
 
     def connected(**changed: int) -> None:
@@ -439,3 +455,31 @@ def test_sizes_below_one_are_refused_by_name(part: type[nn.Module], unchecked_ty
     for name in set(sizes) - {"num_deltas", "seed"}:  # 0 of them is a number, too
         with pytest.raises(ValueError, match=rf"\b{name}=0\b"):
             connected(**{name: 0})
+
+
+CHECKED = [part for part in PARTS if part not in (SoftmaxSampler, SparseEncoder)]  # which have no rules of their own
+
+
+@pytest.mark.parametrize("part", [*CHECKED, Contrastive, OnlineProbe, Extraction, SupervisedProtocol, ABXProtocol])
+def test_arguments_beyond_their_rules_are_refused_by_name(part: Any, unchecked_types: None) -> None:
+    """Choices that there are not, and the nearest number outside of every range, before anything else is looked at."""
+    signature = inspect.signature(part).parameters.values()
+    needed = {each.name: None for each in signature if each.default is inspect.Parameter.empty}
+    of_part = get_type_hints(part if is_dataclass(part) else part.__init__, include_extras=True)
+    beyond = [
+        (name, value)
+        for name, annotation in of_part.items()
+        for _, rule in _rules(annotation)
+        for value in (
+            ["none of them"]
+            if isinstance(rule, Choices)
+            else [rule.least - (not rule.is_open), rule.most + (not rule.is_below)]
+            if isinstance(rule, Range)
+            else []
+        )
+        if value != math.inf
+    ]
+    assert beyond
+    for name, value in beyond:
+        with pytest.raises(ValueError, match=rf"\b{name}`?={re.escape(repr(value))} (must be|is not one of|is too la)"):
+            part(**needed | {name: value})

@@ -14,6 +14,13 @@ OF_AGENTS = sorted((FOLDER / "agents").glob("*.yaml"))
 CONFIGS = sorted({*FOLDER.rglob("*.yaml")} - {*OF_AGENTS})
 
 
+@pytest.fixture(autouse=True)
+def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers for hundreds of millions of weights take seconds."""
+    for name in ("kaiming_normal_", "kaiming_uniform_"):
+        monkeypatch.setattr(f"torch.nn.init.{name}", lambda weight, *_, **__: weight)
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_config_builds_its_model(path: Path) -> None:
     command = parse(["--config", str(path), "--trainer.accelerator=cpu", "--trainer.devices=1"])

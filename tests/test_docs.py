@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from shown import PAGES, REPOSITORY, blocks, commands, in_prose, run
+from shown import PAGES, REPOSITORY, blocks, commands, in_prose, load, run
 
 import cpc
 import cpc.pretraining.command
@@ -125,48 +124,6 @@ def test_the_tutorial_works_from_a_folder_to_features(own_audio: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_snippets_of_the_library_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=16), cpc.contexts.GRU(dim=256), cpc.predictors.Bilinear(num_steps=2))
-    cpc.save_pretrained(model, "runs/mine")
-    # In a process of its own: torch's exporter does not see through the tests' checks of types.
-    command = [sys.executable, "-m", "cpc.cli", "export", "runs/mine", "--out", "graphs"]
-    subprocess.run(command, check=True, capture_output=True)
-    items = [f"f{row % 2} {row / 10} {row / 10 + 0.05} {'pb'[row % 2]} a a s{row % 4 // 2}" for row in range(16)]
-    head = "#file onset offset #phone prev-phone next-phone speaker"
-    Path("dev-clean.item").write_text("\n".join([head, *items]) + "\n")
-    rng = np.random.default_rng(0)
-    waveforms = [rng.standard_normal(4000).astype(np.float32) for _ in range(20)]
-    names = {
-        "torch": torch,
-        "cpc": cpc,
-        "np": np,
-        "onnxruntime": onnxruntime,
-        "latents": torch.randn(300, 16),
-        "queries": torch.randn(8, 16, requires_grad=True),
-        "positives": torch.randn(8, 16),
-        "waveforms": waveforms,
-        "words": [number % 2 for number in range(20)],
-        "chunks": [waveform[None] for waveform in waveforms[:3]],
-        "model": model,
-        "starts": np.arange(0, 80, 5),
-        "lengths": np.full(16, 5),
-        "frames": np.asarray(rng.standard_normal((80, 4)), np.float32),
-    }
-    snippets = blocks("docs/library.md", "python")
-    assert len(snippets) >= 4
-    for snippet in snippets:
-        exec(compile(snippet, "docs/library.md", "exec"), names)
-    assert names["cpc_model"]("runs/mine")([torch.randn(4000)])["hidden_states"][-1].shape == (1, 25, 256)
-    assert 0 <= names["errors"]["within"].error_percent <= 100
-    assert names["c"].shape == (1, 25, 256)
-    assert names["exact"].mi_nats < np.log(301)
-    assert names["pipeline"].fit(waveforms, names["words"]).predict(waveforms[:2]).shape == (2,)
-
-
-@pytest.mark.slow
 def test_the_snippet_of_signals_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (snippet,) = blocks("docs/signals.md", "python")
@@ -185,12 +142,7 @@ def test_the_snippet_of_signals_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def site() -> ModuleType:
     if importlib.util.find_spec("mkdocs") is None:
         pytest.skip("the group docs is not installed: uv run --all-extras --group docs pytest")
-    spec = importlib.util.spec_from_file_location("site_of_docs", REPOSITORY / "docs" / "site.py")
-    assert spec is not None
-    found = importlib.util.module_from_spec(spec)
-    assert spec.loader is not None
-    spec.loader.exec_module(found)
-    return found
+    return load("docs/site.py")
 
 
 def test_what_pages_import_is_on_the_site(site: ModuleType) -> None:

@@ -11,13 +11,11 @@ import subprocess
 import sys
 import tokenize
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from shown import REPOSITORY
+from shown import REPOSITORY, load
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MOST_COLUMNS = 88  # more scroll sideways on the site
@@ -25,16 +23,7 @@ MOST_LINES = {"heartbeats": 60, "log_n": 60, "stuck": 60}  # of code; others 50
 MOST_CPU_SECONDS = 240  # two minutes on two cores
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gallery_of_docs", REPOSITORY / "docs" / "gallery.py")
-    assert spec is not None
-    found = importlib.util.module_from_spec(spec)
-    assert spec.loader is not None
-    spec.loader.exec_module(found)
-    return found
-
-
-gallery: Any = _load()
+gallery = load("docs/gallery.py")
 
 
 def script(name: str) -> str:

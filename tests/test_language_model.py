@@ -50,7 +50,6 @@ def test_gradients_reach_both_uses_of_the_table(is_tied: bool) -> None:
         samplers.LogUniform(9, shared=False, replacement=True),
         samplers.Unigram(torch.arange(1.0, 10.0), distortion=0.75),
         samplers.LearnedUnigram(9),
-        samplers.UniformMixture(samplers.LogUniform(9), share=0.2),
         samplers.Bernoulli(torch.arange(1.0, 10.0)),
         samplers.SoftmaxSampler(9, 4, temperature=0.5),
         samplers.TwoLevel(9, 4, block_size=3),
@@ -167,17 +166,7 @@ def test_refusals() -> None:
         CPC(TokenEncoder(9, 4), PixelCNN(width=6), Bilinear(num_steps=1), classes)
     model = language_model(classes)
     x = torch.zeros(1, 3, dtype=torch.long)
-    with pytest.raises(ValueError, match="3 latents and 1 steps ahead need 3 labels, got 0"):
+    with pytest.raises(ValueError, match="1 steps ahead: the number of labels=0 must be at least 3"):
         model.loss(x)
-    with pytest.raises(ValueError, match="strategy='mixed': this loss measures full_softmax or full_softmax"):
+    with pytest.raises(ValueError, match="strategy='mixed' is not one of full_softmax"):
         model.loss(labelled(x, x), measure=EvalProtocol("mixed", None))
-    with pytest.raises(ValueError, match="refresh_every=0"):
-        ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
-    for sampler, refresh_every, message in (
-        (samplers.LogUniform(9), 5, "refresh_every=5 and updates_between=True are for a sampler that reads"),
-        (samplers.LogUniform(9), 1, "refresh_every=1 and updates_between=True are for a sampler that reads"),
-        (samplers.SoftmaxSampler(9, 4), 1, "updates_between=True with refresh_every=1: raise"),
-    ):
-        options = {"num_sampled": 3, "refresh_every": refresh_every, "updates_between": True}
-        with pytest.raises(ValueError, match=message):
-            ClassTableLoss(ClassTable(9, 4), "sampled_softmax", sampler, **options)

@@ -93,15 +93,3 @@ def test_a_step_that_is_not_finite_with_an_auxiliary_strategy_shows() -> None:
     alone = model.contrast(output, batch, measure=EvalProtocol("mixed_excluding", None))
     assert torch.isfinite(alone.loss_nats[:, 0]).all()
     assert not torch.isfinite(result.loss_nats[:, 0]).any()
-
-
-def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
-    for shares, message in (
-        ({"nobody": 0.5}, "auxiliary_negatives`='nobody'"),
-        ({"mixed": 0.5}, "='mixed' is not one of same_speaker"),
-        ({"sequence_only": 0.0}, "share 0.0: shares must be positive"),
-        ({"sequence_only": math.nan}, "share nan: shares must be positive"),
-        ({"sequence_only": 0.5, "mixed_excluding": 0.5}, "sum to 1: the sum must be below 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            small(auxiliary_negatives=shares)

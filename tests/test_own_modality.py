@@ -18,11 +18,9 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.cli import main
 from cpc.data.batch import Batch
 from cpc.data.map_style import MapStyleCorpus, MapStyleModality
-from cpc.data.modality import Modality, Training
 from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
 from cpc.data.store.atomic import read_records
 from cpc.data.store.folders import find_files
-from cpc.data.streams.stream import ResumableIndex
 from cpc.evaluation import recorded_data
 
 PACKAGE = __name__.partition(".")[0]
@@ -160,68 +158,6 @@ class WalkProbeData(ProbeData):
         return find_files(folder, {".npy"}, "walk")
 
 
-@dataclass(kw_only=True)
-class WalksInOrder(Modality):
-    """The walks of a file in their order, which `MapStyleModality` would shuffle.
-
-    Args:
-        source: an npz file, see `Walks`.
-    """
-
-    name = "vectors"
-    unit = "walks"
-
-    source: str
-
-    def open(self, encoder: Any, *, is_training: bool = False) -> "OrderedCorpus":
-        return OrderedCorpus(WalkCorpus(self.source, 0.0))
-
-    def initialisation_batch(self, corpus: "OrderedCorpus") -> Tensor:
-        return OrderedBatches(corpus, self.train_split, self.batch_size).__getitems__([0]).x
-
-    def check_split(self, corpus: "OrderedCorpus", split: str, strategies: Sequence[str], own: str) -> None:
-        corpus.walks.check(split)
-
-    def training(self, corpus: "OrderedCorpus", model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return all walks in their order, again and again."""
-        batches = OrderedBatches(corpus, self.train_split, self.batch_size)
-        return Training(batches, ResumableIndex({"batch_size": self.batch_size}))
-
-    def held_out(self, corpus: "OrderedCorpus", model: Any, **how: Any) -> "OrderedBatches":
-        """Return the first batch of the split."""
-        return OrderedBatches(corpus, self.eval_split, self.batch_size)
-
-
-@dataclass
-class OrderedCorpus:
-    """Walks without the interface of `MapStyleCorpus`."""
-
-    walks: WalkCorpus
-
-
-class OrderedBatches:
-    """Walks of a split in their order; the held-out batches are only the first."""
-
-    is_continuous, class_entropy_nats, num_batches, seed = False, None, 1, 0
-
-    def __init__(self, corpus: OrderedCorpus, split: str, batch_size: int) -> None:
-        self.split, self.batch_size = split, batch_size
-        self.facts: dict[str, Any] = {}
-        self._windows = corpus.walks.windows(split)
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Return the batch of an index."""
-        rows = indices[0] * self.batch_size + np.arange(self.batch_size)
-        return self._windows.__getitems__([(row % len(self._windows.sequence_ids), 0) for row in rows.tolist()])
-
-    def sampler_for(self, strategy: str) -> tuple[str, bool]:
-        """Return the same value for every strategy."""
-        return "in order", False
-
-    def batches(self, strategy: str) -> Iterator[Batch]:
-        yield self.__getitems__([0])
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng, drift = np.random.default_rng(0), np.arange(NUM_WALKS) % 2
@@ -325,22 +261,3 @@ def test_embed_writes_its_features(run_dir: Path, source: Path) -> None:
     np.testing.assert_allclose(np.load(out / "first.npy"), latents, atol=1e-6)
     sidecar = json.loads((out / "first.json").read_text())
     assert (sidecar["features"], sidecar["dim"]) == ("z", 8)
-
-
-def test_a_modality_that_is_not_drawn(run_dir: Path, source: Path, refusal: Callable[..., str]) -> None:
-    config = yaml.safe_load((source.with_name("config.yaml")).read_text())
-    config["data"] = {"class_path": f"{__name__}.WalksInOrder", "init_args": {"source": str(source), "batch_size": 10}}
-    config["trainer"]["callbacks"] = None
-    path, run = source.with_name("ordered.yaml"), source.parent / "ordered"
-    path.write_text(yaml.safe_dump(config))
-    main(["pretrain", "--config", str(path), "--run_dir", str(run)])
-    losses = [line["loss_nats"][0] for line in read_records(run / "bound.jsonl") if line["split"] == "valid"]
-    assert losses[-1] < losses[0]
-    command = ["evaluate", str(run), "--data", str(source), "--trusted_packages", "cpc", PACKAGE]
-    main([*command, "--negatives", "mixed_excluding"])
-    (bound,) = json.loads((run / "bound.json").read_text())["bounds"]
-    assert bound["mi_bound_nats"][0] > 0.5
-    assert "OrderedCorpus cannot draw windows" in refusal([*command, "--bank", "train"])
-    command[1] = str(run_dir)
-    main([*command, "--negatives", "mixed_excluding", "--num_batches", "2", "--bank", "train", "--bank_latents", "100"])
-    assert json.loads((run_dir / "bound.json").read_text())["bounds"][-1]["num_candidates"][0] == 101

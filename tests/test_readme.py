@@ -27,6 +27,7 @@ def commands(kind: str = "audio") -> list[list[str]]:
     return commands_in(block[1])
 
 
+@pytest.mark.usefixtures("unchecked_types")  # as readers run
 def test_every_command_works_from_a_plain_folder_to_features(
     own_audio: Path, tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +118,7 @@ def notebook() -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
+@pytest.mark.usefixtures("unchecked_types")  # as readers run
 @pytest.mark.parametrize(("number", "source"), [(0, "own_audio"), (1, "own_images"), (2, "beside_configs")])
 def test_the_lines_for_a_notebook_end_in_a_table_of_probes(
     number: int, source: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +137,7 @@ def test_the_lines_for_a_notebook_end_in_a_table_of_probes(
 
     folder, rng = request.getfixturevalue(source), np.random.default_rng(0)
     monkeypatch.setattr("cpc.pretraining.pretrain.read_yaml", read_smaller)
+    monkeypatch.setattr("cpc.probes.report.DEFAULT_SECONDS", 1.0)  # as `--supervised_seconds 1` of the commands
     people, y = np.arange(24) % 6, np.arange(24) // 6 % 2
     X = rng.standard_normal((24, 400, 3)).astype(np.float32) * (1 + y[:, None, None])
     names: dict[str, Any] = {"cpc": cpc, "people": people, "y": y, "X": X}

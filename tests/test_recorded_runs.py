@@ -208,22 +208,12 @@ def record_of(kind: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def differences(found: Any, recorded: Any, tolerance: float, place: str = "") -> list[str]:
-    if isinstance(recorded, dict):
-        if not isinstance(found, dict) or found.keys() != recorded.keys():
-            return [f"{place}: {found} is not {recorded}"]
-        return [
-            line for key in recorded for line in differences(found[key], recorded[key], tolerance, f"{place}/{key}")
-        ]
-    if isinstance(recorded, list):
-        if not isinstance(found, list) or len(found) != len(recorded):
-            return [f"{place}: {found} is not {recorded}"]
-        pairs = enumerate(zip(found, recorded, strict=True))
-        return [line for number, pair in pairs for line in differences(*pair, tolerance, f"{place}[{number}]")]
-    if isinstance(recorded, float):
-        is_close = isinstance(found, (int, float)) and abs(found - recorded) <= tolerance * max(1.0, abs(recorded))
-        return [] if is_close else [f"{place}: {found} is not {recorded}"]
-    return [] if found == recorded else [f"{place}: {found} is not {recorded}"]
+def flat(value: Any, place: str = "") -> dict[str, Any]:
+    """Return all numbers, texts and lengths by their place in a record."""
+    if not isinstance(value, dict | list):
+        return {place: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {f"{place} has": len(value)} | {k: v for key, each in items for k, v in flat(each, f"{place}/{key}").items()}
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +232,11 @@ def test_a_run_is_what_it_was(kind: str, corpora: Path, monkeypatch: pytest.Monk
     recorded = json.loads(RECORDED.read_text())[kind]
     is_elsewhere = kind.startswith("image/") and torch.backends.cpu.get_cpu_capability() != RECORDED_ON
     tolerance = TOLERANCE_OF_IMAGES_ELSEWHERE if is_elsewhere else TOLERANCE
-    found = differences(record_of(kind, corpora), recorded, tolerance)
-    assert not found, "\n".join(found[:20])
+    found, expected = flat(record_of(kind, corpora)), flat(recorded)
+    assert found.keys() == expected.keys()
+    for place, value in expected.items():
+        is_number = isinstance(value, float)
+        assert found[place] == (pytest.approx(value, rel=tolerance, abs=tolerance) if is_number else value), place
 
 
 if __name__ == "__main__":

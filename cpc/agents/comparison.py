@@ -15,6 +15,7 @@ from cpc.config.argument_rules import Count, NonNegative, Range, checked
 from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import read_records, write_atomically, write_json
 from cpc.data.store.untrusted import read_yaml
+from cpc.pages.report import Table
 from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
@@ -73,23 +74,13 @@ def train_agents(
                 train_agent(folders[weight][seed], architecture, environment, weighted, seed, tuple(trusted_packages))
     curves = {weight: [_curve(folder) for folder in seed_folders] for weight, seed_folders in folders.items()}
     summaries = {f"{w:g}": _summary(seed_curves, a2c.num_steps, threshold) for w, seed_curves in curves.items()}
-    comparison = {
-        "schema": SCHEMA,
-        "config": str(config),
-        "environment": environment.name,
-        "num_steps": a2c.num_steps,
-        "num_seeds": num_seeds,
-        "threshold": threshold,
-        "confidence": CONFIDENCE,
-        "by_cpc_weight": summaries,
-        "differences": _differences(summaries, a2c.num_steps),
-    }
-    table = _table(comparison)
+    comparison = {"schema": SCHEMA, "config": str(config), "environment": environment.name}
+    comparison |= {"num_steps": a2c.num_steps, "num_seeds": num_seeds, "threshold": threshold, "confidence": CONFIDENCE}
+    comparison |= {"by_cpc_weight": summaries, "differences": _differences(summaries, a2c.num_steps)}
     with write_atomically(run_dir / "comparison.png") as new:
         _figure(curves, a2c.num_steps, environment.name).savefig(new, format="png")
     write_json(comparison, run_dir / "comparison.json")
-    print(table)
-    print(f"written to {run_dir / 'comparison.json'} and comparison.png")
+    print(f"{_table(comparison)}\nwritten to {run_dir / 'comparison.json'} and comparison.png")
     return comparison
 
 
@@ -97,14 +88,13 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     """Read the description of the model, the environment and the options of training.
 
     Raises:
-        ValueError: if the file is missing or a setting cannot be used.
+        ValueError: if a setting cannot be used.
+        OSError: if there is no such file.
     """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=dict, required=True)
     parser.add_class_arguments(Environment, "environment")
     parser.add_class_arguments(A2C, "a2c")
-    if not path.exists():
-        raise ValueError(f"there is no config {path}")
     try:
         config = parser.parse_object(read_yaml(path))
     except (ArgumentError, TypeError, AttributeError) as error:
@@ -142,17 +132,16 @@ def _differences(summaries: dict[str, dict[str, Any]], num_steps: int) -> dict[s
     (_, first), *others = summaries.items()
     differences: dict[str, dict[str, Any]] = {}
     for weight, summary in others:
-        differences[weight] = {
-            "final_return": _difference(np.subtract(summary["final_returns"], first["final_returns"]))
-        }
+        differences[weight] = {"final_return": _difference(summary["final_returns"], first["final_returns"])}
         if first["steps_to_threshold"] is not None:
-            steps = np.subtract(_censored_steps(summary, num_steps), _censored_steps(first, num_steps))
-            differences[weight]["steps_to_threshold"] = _difference(steps)
+            steps = _difference(_censored_steps(summary, num_steps), _censored_steps(first, num_steps))
+            differences[weight]["steps_to_threshold"] = steps
     return differences
 
 
-def _difference(differences: np.ndarray) -> dict[str, Any]:
+def _difference(values: Sequence[float], first: Sequence[float]) -> dict[str, Any]:
     """Return mean and interval of a difference. The difference is resolved if the interval excludes zero."""
+    differences = np.subtract(values, first)
     interval = _interval(differences)
     is_resolved = None if interval is None else not interval[0] <= 0 <= interval[1]
     return {"mean": float(differences.mean()), "interval": interval, "is_resolved": is_resolved}
@@ -186,32 +175,25 @@ def _steps_to_threshold(threshold: float, steps: np.ndarray, returns: np.ndarray
     return int(steps[reached[0] + SMOOTHED_RECORDS - 1]) if len(reached) else None
 
 
-def _table(comparison: dict[str, Any]) -> str:
-    num_seeds = comparison["num_seeds"]
-    lines = [
-        f"{comparison['environment']}, {comparison['num_steps']} steps, {num_seeds} seeds: mean return "
-        f"of the last {FINAL_SHARE:.0%} of the steps",
-        f"{'weight of CPC':>14} {'return':>9} {'95 % interval':>20} {'steps to threshold':>20} {'95 % interval':>20} "
-        f"{'reached':>8}",
-    ]
+def _table(comparison: dict[str, Any]) -> Table:
+    num_seeds, rows, notes = comparison["num_seeds"], list[list[str]](), list[str]()
     for weight, summary in comparison["by_cpc_weight"].items():
-        line = f"{weight:>14} {summary['mean_final_return']:>9.2f} {_range(summary['interval'], '.2f'):>20}"
+        row = [weight, f"{summary['mean_final_return']:.2f}", _range(summary["interval"], ".2f"), "", "", ""]
         if summary["steps_to_threshold"] is not None:
             num_reached = sum(steps is not None for steps in summary["steps_to_threshold"])
             mean_steps = f"{'>= ' * (num_reached < num_seeds)}{summary['mean_steps_to_threshold']:.0f}"
-            reached = f"{num_reached} of {num_seeds}"
-            line += f" {mean_steps:>20} {_range(summary['interval_of_steps'], '.0f'):>20} {reached:>8}"
-        lines.append(line)
+            row[3:] = mean_steps, _range(summary["interval_of_steps"], ".0f"), f"{num_reached} of {num_seeds}"
+        rows.append(row)
     first = next(iter(comparison["by_cpc_weight"]))
     for weight, differences in comparison["differences"].items():
         for name, difference in differences.items():
-            verdict = VERDICTS[difference["is_resolved"]]
             form = "+.2f" if name == "final_return" else "+.0f"
-            lines.append(
-                f"{name.replace('_', ' ')}, weight {weight} minus weight {first}: {difference['mean']:{form}} "
-                f"({_range(difference['interval'], form)}): {verdict}"
-            )
-    return "\n".join(lines)
+            change = f"{difference['mean']:{form}} ({_range(difference['interval'], form)})"
+            label = f"{name.replace('_', ' ')}, weight {weight} minus weight {first}"
+            notes.append(f"{label}: {change}: {VERDICTS[difference['is_resolved']]}")
+    header = ["weight of CPC", "return", "95 % interval", "steps to threshold", "95 % interval", "reached"]
+    title = f"{comparison['environment']}, {comparison['num_steps']} steps, {num_seeds} seeds: mean return of the last "
+    return Table(header, rows, f"{title}{FINAL_SHARE:.0%} of the steps", notes)
 
 
 def _range(interval: list[float] | None, form: str) -> str:

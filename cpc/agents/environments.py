@@ -15,19 +15,12 @@ from cpc.data.frames.environments import open_environment, picture_key, resize_f
 
 
 class Transition(NamedTuple):
-    """The result of a step in all environments.
+    """The result of a step in all environments."""
 
-    Attributes:
-        rewards: `[N]` float32.
-        is_end: `[N]` True if the step ended the episode; the next observation is then the first of a new episode.
-        last: for each environment, the last observation if the episode was truncated (ended only by a time limit).
-        returns: sums of the rewards of the episodes that ended.
-    """
-
-    rewards: np.ndarray
-    is_end: np.ndarray
-    last: dict[int, np.ndarray]
-    returns: list[float]
+    rewards: np.ndarray  # `[N]` float32
+    is_end: np.ndarray  # `[N]` True if the step ended the episode; the next observation begins a new episode
+    last: dict[int, np.ndarray]  # by environment, the last observation of an episode ended only by a time limit
+    returns: list[float]  # sums of the rewards of the episodes that ended
 
 
 @dataclass(kw_only=True)

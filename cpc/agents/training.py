@@ -23,7 +23,6 @@ from cpc.model import CPC
 from cpc.probes.tracker import event_record
 
 SCHEMA = 1
-RECORDS = ("bound.jsonl", "returns.jsonl")
 _ENTRIES = {"settings": dict, "update": int, "agent": dict, "optimiser": dict, "environments": dict}  # for checkpoints
 _MAY_CHANGE = ("num_steps", "save_every_updates")  # settings that a resumed run may change
 
@@ -114,29 +113,28 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
     return saved
 
 
+@dataclass(eq=False)
 class _AgentRun:
     """The training of one agent with one seed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: dict[str, Any],
-        environments: Environments,
-        a2c: A2C,
-        seed: int,
-        trusted_packages: tuple[str, ...],
-    ) -> None:
-        self.folder, self.a2c, self.seed, self._settings = folder, a2c, seed, settings
-        self.environments = environments
+    folder: Path
+    settings: dict[str, Any]
+    environments: Environments
+    a2c: A2C
+    seed: int
+    trusted_packages: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        a2c = self.a2c
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model: CPC = build(settings["architecture"], trusted_packages=trusted_packages)
+            torch.manual_seed(self.seed)
+            model: CPC = build(self.settings["architecture"], trusted_packages=self.trusted_packages)
             self._initialise(model)
-            self.agent = ActorCritic(model, environments.num_actions)
+            self.agent = ActorCritic(model, self.environments.num_actions)
         self.optimiser = torch.optim.RMSprop(
             self.agent.parameters(), a2c.learning_rate, alpha=a2c.decay, eps=a2c.epsilon
         )
-        self.generator = torch.Generator().manual_seed(seed)  # generator of actions and negatives
+        self.generator = torch.Generator().manual_seed(self.seed)  # generator of actions and negatives
         self.update = 0
         self.state: tuple[Tensor, ...] | None = None  # state of the context
         self.begins = torch.ones(a2c.num_environments, dtype=torch.bool)
@@ -163,7 +161,7 @@ class _AgentRun:
         """Train until the last update."""
         a2c = self.a2c
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in RECORDS:
+        for name in ("bound.jsonl", "returns.jsonl"):
             drop_records_after(self.folder / name, self.num_steps)
         events = self.folder / "events.jsonl"
         append_record(events, event_record(self.num_steps, "resumed" if self.update else "started"))
@@ -244,7 +242,7 @@ class _AgentRun:
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which a run with the same settings continues exactly."""
         return {
-            "settings": self._settings,
+            "settings": self.settings,
             "update": self.update,
             "agent": self.agent.state_dict(),
             "optimiser": self.optimiser.state_dict(),

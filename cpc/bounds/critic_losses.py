@@ -36,22 +36,15 @@ def anchored_info_nce(
     *,
     anchor: int | float = DEFAULT_ANCHOR,
 ) -> Float[Tensor, ""]:
-    """Return the training objective of InfoNCE-anchor: Ryu et al. 2025 (arXiv:2510.25983).
+    """Return the training objective of InfoNCE-anchor: Ryu et al. 2025 (arXiv:2510.25983), derived in docs/theory.md.
 
-    It is not an estimate of information. A class is drawn among K + 1: with weight 1 each, candidate k of K is the
-    positive and the others are negatives; with weight nu (`anchor`), the anchor class, all K candidates are negatives.
-    The posterior of a class, with r = p(y | x) / p(y), is r_k / (nu + sum_j r_j) for candidate k, and nu / (nu + sum_j
-    r_j) for the anchor. The objective is minus the cross-entropy of this posterior with exp s for r. Its only maximum
-    is s = log p(y | x) / p(y), because the anchor fixes the constant of each row, which InfoNCE leaves free.
+    It is not an estimate of information. With r = p(y | x) / p(y), candidate k of K is the positive with the posterior
+    r_k / (nu + sum_j r_j). The anchor class, in which all K candidates are negatives, has nu / (nu + sum_j r_j). The
+    objective is minus the cross-entropy of this posterior with exp s for r. Its only maximum is s = log p(y | x) /
+    p(y), because the anchor fixes the constant of each row, which InfoNCE leaves free.
 
-    From the abstract of the paper: the anchor class, and that the density ratio and the plug-in estimate are then
-    consistent. Derived here, because the equations were not at hand: the weight nu, and this form. A row with n
-    negatives has K = n candidates. The anchor class has all n negatives; the other classes have the positive and n - 1
-    negatives, in the mean over the negative that is left out.
-
-    As nu tends to 0 the objective tends to InfoNCE. As nu grows, its gradient times nu / n tends to that of E[s] -
-    E[exp s], which is NWJ up to a constant. With n = 1 and nu = 1 it is half of `jensen_shannon`. `anchor` must be
-    positive.
+    A row with n negatives has K = n candidates. The anchor class has all n negatives; the other classes have the
+    positive and n - 1 negatives, in the mean over the negative that is left out. `anchor` is nu, a positive number.
     """
     Range(0, is_open=True).check("`anchor`", anchor)
     split, log_anchor = split_scores(scores, positives, candidates), math.log(anchor)

@@ -167,21 +167,16 @@ def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candida
 
 def kl_from_jensen_shannon(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return the smallest information that allows the Jensen-Shannon divergence which the scores show: Dorent, Golland
-    and Wells 2025 (arXiv:2510.20644).
+    and Wells 2025 (arXiv:2510.20644); `smallest_kl` derives it.
 
     log 2 - E[softplus(-s)] / 2 - E[softplus(s)] / 2, with positives in the first mean and negatives in the second, is a
     lower bound on the divergence between p(x, y) and p(x) p(y), for any critic. It is log 2 plus half of
-    `jensen_shannon`, the training objective. `smallest_kl` turns it into nats of information.
-
-    From the abstract of the paper: there is a tight lower bound on KL as a function of JS, and the loss of a
-    classifier gives the JS. Derived here, because the equations were not at hand: the curve (`smallest_kl`), and its
-    continuation by a straight line where the estimate of the divergence is negative.
+    `jensen_shannon`, the training objective.
 
     **Neither** bound, strictly: the value at the expected divergence is a lower bound for any critic, but the curve is
     convex, so the expected estimate is higher than this value, by about half the variance of an estimate. Bias: far
     too low even for the best critic, s = log p(y | x) / p(y), unless this ratio takes only the value 0 and one other.
     Variance: small, because no exponential is outside a logarithm. The critic must include the constant of the row.
-    Figures are in docs/results/estimators.md.
     """
     split = split_scores(scores, positives, candidates)
     split = split._replace(positive=split.positive.double(), negatives=split.negatives.double())
@@ -202,8 +197,7 @@ def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates
     **Neither** bound: with infinitely many negatives it is a lower bound for any critic; with n, the log of the sample
     mean is on average too low, so the estimate is too high. For s = log p(y | x) / p(y) + K(x) it is an upper bound.
     Bias: for this s positive and without limit, vanishing for n large against exp(I); for other critics of either sign.
-    Variance: moderate, because every exponential is inside a logarithm. As a training objective it has no maximum if
-    positives mostly score above all n negatives: larger scores then raise it without end, where InfoNCE stops at log N.
+    Variance: moderate, because every exponential is inside a logarithm. It is no training objective (docs/theory.md).
     """
     return _joint_only(-split_scores(scores, positives, candidates).relative.log_mean_exp_negatives)
 
@@ -239,34 +233,35 @@ def leave_one_out(log_conditional: ScoreMatrix) -> Estimate:
     return _joint_only(-split.relative.log_mean_exp_negatives)
 
 
-class MovingAverageGradient:
-    """The objective of MINE: Donsker-Varadhan, with a gradient that is corrected by a moving average of E[exp s].
+def moving_average_gradient(decay: int | float = DEFAULT_DECAY) -> Callable[[ScoreMatrix], Float[Tensor, ""]]:
+    """Return the objective of MINE: Donsker-Varadhan, with a gradient corrected by a moving average of E[exp s].
 
     The gradient of the log of a minibatch mean is biased, because it is divided by the minibatch mean. Division by a
-    moving average instead is from section 3.2 of Belghazi et al. 2018 (arXiv:1801.04062).
+    moving average instead is from section 3.2 of Belghazi et al. 2018 (arXiv:1801.04062). Each call takes one matrix
+    with positives on the diagonal, returns its estimate, and updates the average.
 
     Args:
         decay: decay of the average in [0, 1); 0 gives the uncorrected gradient.
+
+    Raises:
+        ValueError: if the decay is outside its range.
     """
+    Range(0, 1, is_below=True).check("`decay`", decay)
+    log_average: Tensor | None = None
 
-    def __init__(self, decay: int | float = DEFAULT_DECAY) -> None:
-        Range(0, 1, is_below=True).check("`decay`", decay)
-        self.decay = decay
-        self.log_average: Tensor | None = None
-
-    def __call__(self, scores: ScoreMatrix) -> Float[Tensor, ""]:
-        """Return the estimate on one matrix with positives on the diagonal, and update the average."""
+    def objective(scores: ScoreMatrix) -> Float[Tensor, ""]:
+        nonlocal log_average
         estimate = donsker_varadhan(scores)
         log_mean = log_mean_exp(estimate.log_marginal)
         current = log_mean.detach()
-        if self.log_average is None or self.decay == 0:
-            self.log_average = current
+        if log_average is None or decay == 0:
+            log_average = current
         else:
-            self.log_average = torch.logaddexp(
-                math.log(self.decay) + self.log_average, math.log1p(-self.decay) + current
-            )
-        surrogate = estimate.joint_nats.mean() - (log_mean - self.log_average).exp()
+            log_average = torch.logaddexp(math.log(decay) + log_average, math.log1p(-decay) + current)
+        surrogate = estimate.joint_nats.mean() - (log_mean - log_average).exp()
         return estimate.nats.detach() + surrogate - surrogate.detach()
+
+    return objective
 
 
 @dataclass(frozen=True)
@@ -279,7 +274,6 @@ class Estimator:
         needs_baseline: whether `estimate` takes `log_baseline`, the log of a positive function of the row.
         needs_conditional: whether `estimate` takes log p(y | x), which is known only for tasks with known information.
         best_offset: offset of the best scores from log p(y | x) / p(y).
-        reads_negatives: whether the estimate depends on scores of negatives.
         objective: function that makes the training objective, if the objective differs from the estimate. Estimators
             with the same objective can use the same critic.
     """
@@ -289,16 +283,7 @@ class Estimator:
     needs_baseline: bool = False
     needs_conditional: bool = False
     best_offset: float = 0.0
-    reads_negatives: bool = True
     objective: Callable[[], Callable[[Tensor], Tensor]] | None = None
-
-
-def _jensen_shannon() -> Callable[[Tensor], Tensor]:
-    return jensen_shannon
-
-
-def _anchored_info_nce() -> Callable[[Tensor], Tensor]:
-    return anchored_info_nce
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -307,11 +292,11 @@ ESTIMATORS: dict[str, Estimator] = {
     "tuba": Estimator(tuba, "lower", needs_baseline=True),
     "interpolated": Estimator(interpolated, "lower", needs_baseline=True),
     "dv": Estimator(donsker_varadhan, "neither"),
-    "mine": Estimator(donsker_varadhan, "neither", objective=MovingAverageGradient),
-    "js": Estimator(jensen_shannon_nwj, "lower", objective=_jensen_shannon),
-    "smile": Estimator(smile, "neither", objective=_jensen_shannon),
-    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=_jensen_shannon),
-    "anchor": Estimator(anchored_plug_in, "neither", reads_negatives=False, objective=_anchored_info_nce),
+    "mine": Estimator(donsker_varadhan, "neither", objective=moving_average_gradient),
+    "js": Estimator(jensen_shannon_nwj, "lower", objective=lambda: jensen_shannon),
+    "smile": Estimator(smile, "neither", objective=lambda: jensen_shannon),
+    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=lambda: jensen_shannon),
+    "anchor": Estimator(anchored_plug_in, "neither", objective=lambda: anchored_info_nce),
     "goodness_of_fit": Estimator(goodness_of_fit, "neither"),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),
 }

@@ -10,20 +10,21 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from einops import rearrange
+from einops import rearrange, reduce
 from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import digamma, gammaln, lambertw, xlogy
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cpc.bounds.bijections import IDENTITY, INVERSE_SINH, Bijection, signed_power, spiral
 from cpc.config.argument_rules import Choices, Range
 
 NUM_LETTERS = 16
 DEFAULT_FREEDOM = 5.0
+SPIRAL_TURN = 1.0  # angle in radians at the mean of |x|^2 / D
 _MAX_NATS_PER_DIM = 12  # 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64; the error grows fast beyond it
 Pairs = tuple[Float[Tensor, "N Dx"], Float[Tensor, "N Dy"]]
+Bijection = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]  # a map of vectors [N, D] and its inverse
 
 
 @runtime_checkable
@@ -239,8 +240,8 @@ class Transformed:
 
     Attributes:
         base: the task before the maps.
-        x_map: the map of x.
-        y_map: the map of y.
+        x_map: the map of x, and its inverse.
+        y_map: the map of y, and its inverse.
     """
 
     base: KnownPairs
@@ -253,12 +254,47 @@ class Transformed:
 
     def sample(self, num_pairs: int, generator: torch.Generator) -> Pairs:  # noqa: D102
         x, y = self.base.sample(num_pairs, generator)
-        return self.x_map.forward(x), self.y_map.forward(y)
+        return self.x_map[0](x), self.y_map[0](y)
 
     def log_density_ratio(self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"]) -> Float[Tensor, "M N"]:
         """Return the scores of the base task at the original x and y."""
-        return self.base.log_density_ratio(self.x_map.inverse(x), self.y_map.inverse(y))
+        return self.base.log_density_ratio(self.x_map[1](x), self.y_map[1](y))
 
+
+def signed_power(exponent: int | float) -> Bijection:
+    """Return the map x -> sign(x) |x|^exponent.
+
+    Exponent 3 is the cubic of Poole et al. 2019, 3/2 the half-cube of Czyz et al. 2023.
+    """
+
+    def power(values: Tensor, exponent: int | float) -> Tensor:
+        return values.sign() * values.abs() ** exponent
+
+    return lambda x: power(x, exponent), lambda x: power(x, 1 / exponent)
+
+
+def spiral(turn: int | float = SPIRAL_TURN) -> Bijection:
+    """Return the map that rotates pairs of coordinates by an angle proportional to |x|^2.
+
+    This is the spiral of Czyz et al. 2023, appendix B. The length of x does not change, so the inverse rotates back by
+    the same angle. If D is odd, the last coordinate does not change.
+
+    Args:
+        turn: angle in radians where |x|^2 / D is 1, its mean under standard normal x.
+    """
+
+    def rotate(values: Tensor, turn: int | float) -> Tensor:
+        num_pairs = values.shape[1] // 2
+        angle = turn * reduce(values.square(), "n d -> n 1", "mean")
+        first, second = rearrange(values[:, : 2 * num_pairs], "n (two p) -> two n p", two=2)
+        rotated = [first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()]
+        return torch.cat([*rotated, values[:, 2 * num_pairs :]], 1)
+
+    return lambda x: rotate(x, turn), lambda x: rotate(x, -turn)
+
+
+IDENTITY: Bijection = (lambda x: x, lambda x: x)
+INVERSE_SINH: Bijection = (torch.asinh, torch.sinh)  # shortens heavy tails (Czyz et al. 2023)
 
 TaskMaker = Callable[[int | float, int], KnownPairs]  # (information_nats, dim) -> task
 

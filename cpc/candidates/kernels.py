@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.candidates.fixed_dtype import FixedDtype
 from cpc.config.argument_rules import Count, Positive, checked
@@ -83,8 +83,6 @@ class RandomFourier(KernelMap):
         seed: seed of W.
     """
 
-    frequencies: Tensor  # [F, D]; the rows of the cosines, then the same rows for the sines
-    phases: Tensor  # [F]
     needs_normalised = True
 
     @checked
@@ -97,8 +95,8 @@ class RandomFourier(KernelMap):
         frequencies = math.sqrt(nu) * random_projection(projection, num_frequencies, dim, seed)
         # cos(a - pi / 2) is the sine. One operator for both halves the time if there are few queries.
         phases = torch.tensor([0.0, -math.pi / 2])
-        self.register_buffer("frequencies", repeat(frequencies, "f d -> (two f) d", two=2))
-        self.register_buffer("phases", repeat(phases, "two -> (two f)", f=num_frequencies))
+        self.frequencies = nn.Buffer(repeat(frequencies, "f d -> (two f) d", two=2))  # of the cosines, then the sines
+        self.phases = nn.Buffer(repeat(phases, "two -> (two f)", f=num_frequencies))
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """Return the cosines, then the sines, divided by sqrt(D)."""
@@ -122,9 +120,6 @@ class Quadratic(KernelMap):
         beta: mass of every class, whatever its direction.
     """
 
-    factors: Tensor
-    pairs: Tensor
-
     @checked
     def __init__(self, dim: int, alpha: Positive = 100.0, beta: Positive = 1.0) -> None:
         super().__init__(dim, dim * (dim + 1) // 2 + 1)
@@ -132,8 +127,8 @@ class Quadratic(KernelMap):
         self.beta = beta
         rows, columns = torch.triu_indices(dim, dim)
         # (x . y)^2 contains every product of two different dimensions twice.
-        self.register_buffer("factors", torch.where(rows == columns, 1.0, math.sqrt(2)) * math.sqrt(alpha))
-        self.register_buffer("pairs", torch.stack([rows, columns]))
+        self.factors = nn.Buffer(torch.where(rows == columns, 1.0, math.sqrt(2)) * math.sqrt(alpha))
+        self.pairs = nn.Buffer(torch.stack([rows, columns]))
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
         """Return the scaled products of all pairs, and the constant."""
@@ -153,14 +148,10 @@ def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> F
     generator = torch.Generator().manual_seed(seed)
     if kind == "gaussian":
         return torch.randn(num_rows, dim, generator=generator)
-    blocks = [_orthogonal_block(dim, generator) for _ in range(math.ceil(num_rows / dim))]
+    blocks = []
+    for _ in range(math.ceil(num_rows / dim)):
+        directions, triangle = torch.linalg.qr(torch.randn(dim, dim, generator=generator))
+        directions = directions * triangle.diagonal().sign()  # without the sign convention of QR they are uniform
+        lengths = torch.linalg.vector_norm(torch.randn(dim, dim, generator=generator), dim=1)
+        blocks.append(directions.T * rearrange(lengths, "r -> r 1"))
     return torch.cat(blocks)[:num_rows]
-
-
-def _orthogonal_block(dim: int, generator: torch.Generator) -> Float[Tensor, "D D"]:
-    directions, triangle = torch.linalg.qr(torch.randn(dim, dim, generator=generator))
-    directions = (
-        directions * triangle.diagonal().sign()
-    )  # removes the sign convention of QR, so that directions are uniform
-    lengths = torch.linalg.vector_norm(torch.randn(dim, dim, generator=generator), dim=1)
-    return directions.T * rearrange(lengths, "r -> r 1")

@@ -51,8 +51,8 @@ class Range:
     def __repr__(self) -> str:
         least = f"above {self.least}" if self.is_open else f"at least {self.least}"
         least = "odd and " * self.is_odd + ("positive" if self.is_open and self.least == 0 else least)
-        most = "below" if self.is_below else "at most"
-        return least if self.most == math.inf else f"{least} and {most} {self.most}"
+        most = f"{'below' if self.is_below else 'at most'} {self.most}"
+        return most if self.least == -math.inf else least if self.most == math.inf else f"{least} and {most}"
 
     def check(self, label: str, value: Any) -> None:
         """Raise ValueError, with the label of the argument, if the value is outside the range."""

@@ -14,15 +14,8 @@ from torch import nn
 
 from cpc.config.argument_rules import plain
 
-_PARTS = (
-    "model",
-    "encoders",
-    "contexts",
-    "predictors",
-    "losses",
-    "candidates",
-    "data",
-)  # subpackages of cpc with parts of models
+# subpackages of cpc with parts of models
+_PARTS = ("model", "encoders", "contexts", "predictors", "losses", "candidates", "data")
 # Arguments that losses no longer have: the value that means what every loss now does, and the reason.
 _REMOVED: dict[str, tuple[Any, str]] = {
     "exchange": ("gather", "latents of all ranks are always gathered"),
@@ -129,17 +122,10 @@ def _has_type(value: Any, annotation: Any, default: Any) -> bool:
         return True
     if get_origin(annotation) in (Union, UnionType):
         return any(_has_type(value, member, default) for member in get_args(annotation))
-    kinds = {
-        int: (int,),
-        float: (int, float),
-        str: (str,),
-        bool: (bool,),
-        dict: (dict,),
-        tuple: (tuple,),
-        NoneType: (NoneType,),
-    }
-    types = kinds.get(get_origin(annotation) or annotation)
-    return types is None or (isinstance(value, types) and isinstance(value, bool) == (annotation is bool))
+    kind = get_origin(annotation) or annotation
+    if kind not in (int, float, str, bool, dict, tuple, NoneType):
+        return True
+    return isinstance(value, int | float if kind is float else kind) and isinstance(value, bool) == (kind is bool)
 
 
 def _build_options(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Options:
             settings["metavar"] = "NAME"
             text = f"{text.rstrip('.')}; one or more of {', '.join(settings['choices'])}"
         if default is not None and "type" in settings:
-            text = f"{text.rstrip('.')} (default: {default if _is_one(default) else ' '.join(map(str, default))})"
+            is_one = isinstance(default, str) or not isinstance(default, Iterable)
+            text = f"{text.rstrip('.')} (default: {default if is_one else ' '.join(map(str, default))})"
         self.typed[name] = f"--{name}"
         settings |= {"help": _escape(text), "default": argparse.SUPPRESS, "required": is_required}
         self.parser.add_argument(f"--{name}", **settings)
@@ -170,19 +171,12 @@ def _escape(text: str | None) -> str:
     return " ".join((text or "").rstrip(".").split()).replace("%", "%%")
 
 
-def _is_one(default: Any) -> bool:
-    return isinstance(default, str) or not isinstance(default, Iterable)
-
-
 def prepare_from_command_line(
     prepare: Callable[..., Any], describe: Callable[..., str], published: dict[str, int] | None = None
 ) -> None:
     """Call a function that prepares a corpus with the arguments of the command line, and print a description.
 
-    Args:
-        prepare: function whose parameters become the options.
-        describe: function that returns the printed text from the result, and from `published` if given.
-        published: numbers that the authors of the corpus report for each split.
+    `describe` returns the text from the result, and from the numbers that the authors of the corpus have `published`.
     """
     values = Options(prepare).parse(sys.argv[1:])
     try:

@@ -37,33 +37,24 @@ def run_in_float16(layers: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -
     follows from the largest gradient, and the host does not wait for it.
     """
     scale: list[Tensor] = []
-    outputs = layers(*_EnterHalf.apply(scale, *inputs))
-    return _LeaveHalf.apply(scale, *outputs)
+    return _Half.apply(scale, False, *layers(*_Half.apply(scale, True, *inputs)))
 
 
-class _EnterHalf(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scale: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.scale = scale
-        return tuple(each.view_as(each) for each in inputs)
+class _Half(torch.autograd.Function):
+    """The inputs of layers in float16 as they are, or their outputs in float32; gradients as `run_in_float16` says."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(each * ctx.scale[0] for each in gradients)
-
-
-class _LeaveHalf(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scale: list[Tensor], *outputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.scale, ctx.dtype = scale, outputs[0].dtype
-        return tuple(each.float() for each in outputs)
+    def forward(ctx: Any, scale: list[Tensor], is_input: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.scale, ctx.is_input, ctx.dtype = scale, is_input, tensors[0].dtype
+        return tuple(each.view_as(each) if is_input else each.float() for each in tensors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.is_input:
+            return None, None, *(each * ctx.scale[0] for each in gradients)
         ctx.scale[:] = [_scale(gradients)]
-        return None, *((each / ctx.scale[0]).to(ctx.dtype) for each in gradients)
+        return None, None, *((each / ctx.scale[0]).to(ctx.dtype) for each in gradients)
 
 
 def _scale(gradients: Sequence[Tensor]) -> Tensor:

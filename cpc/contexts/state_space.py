@@ -17,10 +17,6 @@ from cpc.contexts.context import Context, State
 from cpc.contexts.diagonal_scan import diagonal_scan
 
 
-def _lin(num_modes: int) -> Tensor:
-    return math.pi * torch.arange(num_modes)
-
-
 def _inv(num_modes: int) -> Tensor:
     state_dim = 2 * num_modes
     return state_dim / math.pi * (state_dim / (2 * torch.arange(num_modes) + 1) - 1)
@@ -35,7 +31,11 @@ def _legs(num_modes: int) -> Tensor:
 
 # The frequencies of the modes at the start, in radians per unit of time: the imaginary parts of S4D-Lin, S4D-Inv and
 # S4D-LegS. The real part is -1/2 in all three.
-INITIALISATIONS: dict[str, Callable[[int], Tensor]] = {"lin": _lin, "inv": _inv, "legs": _legs}
+INITIALISATIONS: dict[str, Callable[[int], Tensor]] = {
+    "lin": lambda num_modes: math.pi * torch.arange(num_modes),
+    "inv": _inv,
+    "legs": _legs,
+}
 
 
 class StateSpace(Context):

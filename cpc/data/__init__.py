@@ -29,7 +29,6 @@ _MODULES = {
     "UniformBatches": "streams.stream",
     "WindowDataset": "recordings.windows",
     "index_folder": "audio.index",
-    "initialisation_windows": "recordings.windows",
     "pack_images": "images.pack",
     "read_alignments": "audio.alignments",
     "read_audio": "audio.pack",

@@ -4,7 +4,7 @@ B files, S samples, T frames, D feature dim.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from cpc.config.argument_rules import checked
 from cpc.data.probe_data import FeatureExtractor, Precision, autocast
-from cpc.data.recordings.windows import Samples
 from cpc.encoders.encoder import check_scale
 from cpc.encoders.spectral import MFCC, LogMel
 
@@ -60,18 +59,17 @@ class Features:
         precision: Precision = "float32",
         chunk_seconds: float = 4.0,
     ) -> None:
+        if model is None and (kind not in _SPECTRAL or sample_rate_hz is None):
+            raise ValueError(f"features {kind!r} need a model{' or sample_rate_hz' * (kind in _SPECTRAL)}")
         if kind in _SPECTRAL:
-            rate = model.encoder.sample_rate_hz if model is not None else sample_rate_hz
-            if rate is None:
-                raise ValueError(f"features {kind!r} need sample_rate_hz, or a model to take it from")
-            self._encoder: Any = _SPECTRAL[kind](sample_rate_hz=rate)
+            self._encoder: Any = _SPECTRAL[kind](
+                sample_rate_hz=sample_rate_hz if model is None else model.encoder.sample_rate_hz
+            )
             if statistics is not None:
                 self._encoder.set_statistics(*statistics)
             self._network: nn.Module = self._encoder.to(device or "cpu")
             self._context: Any = None
         else:
-            if model is None:
-                raise ValueError(f"features {kind!r} need a model: pass it")
             self._network = model if device is None else model.to(device)
             self._encoder = model.encoder
             self._context = None if kind == "z" else model.context
@@ -147,7 +145,8 @@ class Features:
         """Yield a file's latents in pieces; no latent depends on the edge of a chunk."""
         pending: np.ndarray | None = None
         num_done = 0  # latents of `pending` to drop: already yielded, or dependent on the cut edge
-        for block in self._chunks(blocks):
+        step = self.chunk_samples
+        for block in (each[start : start + step] for each in blocks for start in range(0, len(each), step)):
             pending = np.array(block) if pending is None else np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
             if num_final <= num_done or len(pending) < self._shortest_samples:
@@ -176,13 +175,7 @@ class Features:
         try:
             yield
         finally:
-            if was_training:
-                self._network.train()
-
-    def _chunks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        for block in blocks:
-            for start in range(0, len(block), self.chunk_samples):
-                yield block[start : start + self.chunk_samples]
+            self._network.train(was_training)
 
 
 MOST_FILES_TOGETHER = 16
@@ -193,17 +186,13 @@ class RecordingFeatures(FeatureExtractor):
     """Features of whole recordings.
 
     Args:
+        samples: samples of the corpus (`WindowDataset`); None if only files outside it are read.
         read_file: returns the samples of a file outside the corpus, in blocks.
         together: encode several recordings at a time, on all cores: faster, and equal up to rounding.
     """
 
     def __init__(
-        self,
-        features: Sequence[str],
-        times: Features,
-        samples: Samples | None,
-        read_file: Callable[[Path], Iterable[np.ndarray]] | None = None,
-        together: bool = True,
+        self, features: Sequence[str], times: Features, samples: Any, read_file: Any = None, together: bool = True
     ) -> None:
         self.times, self.samples, self._read_file, self._together = times, samples, read_file, together
         parts = {"z": slice(None, times.latent_dim), "c": slice(times.latent_dim, None)}
@@ -216,7 +205,6 @@ class RecordingFeatures(FeatureExtractor):
         return torch.get_num_threads() if self._together and self.times.device.type == "cpu" else 1
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:  # noqa: D102
-        assert self.samples is not None
         return self.times.num_frames(self.samples.num_samples[rows])
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -251,13 +239,11 @@ class RecordingFeatures(FeatureExtractor):
         return self.times.geometry() | super().geometry(feature)
 
     def file_features(self, path: Path) -> np.ndarray:  # noqa: D102
-        assert self._read_file is not None
         pieces = list(self.times.stream(self._read_file(path)))
         if not pieces:
             raise ValueError(f"{path}: is too short for a single frame")
         return np.concatenate(pieces)
 
     def _blocks(self, row: int) -> Iterator[np.ndarray]:
-        assert self.samples is not None
         for start in range(0, int(self.samples.num_samples[row]), self.times.chunk_samples):
             yield self.samples.read(row, start, self.times.chunk_samples)

@@ -63,10 +63,7 @@ class MapStyleCorpus(ABC):
         """
 
     def rows(self, split: str | None) -> np.ndarray:
-        """Return the rows of a split (None: of all), as `content` takes them: by default the sequences of its windows.
-
-        A split without rows is a ValueError.
-        """
+        """Return the rows of a split (None: of all), as `content` takes them; without rows it is a ValueError."""
         return np.unique(self.windows(split).sequence_ids)
 
     def num_sequences(self, split: str) -> int:
@@ -80,6 +77,12 @@ class MapStyleCorpus(ABC):
     def statistics(self, split: str | None) -> tuple[Any, ...]:
         """Return mean and standard deviation of the input over a split; None: over the whole corpus."""
         raise NotImplementedError
+
+    def initialisation_windows(self, split: str | None, num_windows: int, seed: int) -> Tensor:
+        """Return at most `num_windows` observations of a split, augmented as in training, to initialise a model."""
+        windows = self.windows(split, is_training=True)
+        num_windows = min(num_windows, len(windows.sequence_ids))
+        return windows.__getitems__(self.batches(windows, "uniform", num_windows, seed).batch(0)).x
 
     @checked
     def batches(
@@ -147,30 +150,26 @@ class MapStyleModality(Modality):
         """Set the encoder's mean and standard deviation to those of the training split."""
         encoder.set_statistics(*corpus.statistics(self.train_split))
 
-    def initialisation_batch(self, corpus: MapStyleCorpus) -> Tensor:
-        """Return observations of the training split, augmented as in training."""
-        windows = corpus.windows(self.train_split, is_training=True)
-        num_windows = min(self.num_initialisation, len(windows.sequence_ids))
-        indices = corpus.batches(windows, "uniform", num_windows, self.seed).batch(0)
-        return windows.__getitems__(indices).x
+    def initialisation_batch(self, corpus: MapStyleCorpus) -> Tensor:  # noqa: D102
+        return corpus.initialisation_windows(self.train_split, self.num_initialisation, self.seed)
+
+    def usable(self, corpus: Any, split: str, model: Any) -> Any:
+        """Return the corpus without windows of a split in which nothing is predicted; by default all are kept."""
+        return corpus
 
     def check_reach(self, model: Any, num_latents: int, what: str) -> None:
         """Raise a ValueError if observations have too few latents for the model's furthest prediction."""
         if num_latents <= (furthest := model.steps[-1].k):
-            raise ValueError(
-                f"{what}, but the model predicts {furthest} steps ahead: raise it, or lower `predictor.num_steps` "
-                "(or the last of `predictor.steps`) or `loss.skip_steps`"
-            )
+            advice = "raise it, or lower `predictor.num_steps` (or the last of `predictor.steps`) or `loss.skip_steps`"
+            raise ValueError(f"{what}, but the model predicts {furthest} steps ahead: {advice}")
 
     def warn_of_overlap(self, model: Any, num_overlapping: int, noun: str, values: str) -> None:
         """Warn if the first predicted latents read values that the latest latent of a context has read."""
         if model.steps[0].k <= num_overlapping:
-            warnings.warn(
-                f"`loss.skip_steps`={model.loss_part.skip_steps}, but the next {num_overlapping} {noun} share {values} "
-                f"with the latest: contexts predict {values} that they have seen, and the bound counts these; set "
-                f"skip_steps to {num_overlapping} to predict only new {values}",
-                stacklevel=3,
-            )
+            shared = f"the next {num_overlapping} {noun} share {values} with the latest"
+            seen = f"contexts predict {values} that they have seen, and the bound counts these"
+            given = f"`loss.skip_steps`={model.loss_part.skip_steps}, but {shared}: {seen}"
+            warnings.warn(f"{given}; set skip_steps to {num_overlapping} to predict only new {values}", stacklevel=3)
 
     def check_split(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Also refuse a split that lacks the speakers or sequences which sampler or strategies need."""
@@ -178,11 +177,10 @@ class MapStyleModality(Modality):
             name.startswith("same_speaker") or self.sampler_for(name, own) != "uniform" for name in strategies
         )
         corpus.check(split, needs_speakers=needs_speakers)
-        needs_others = [name for name in strategies if name.endswith("_excluding")]
-        if needs_others and corpus.num_sequences(split) == 1:
+        others = [name for name in strategies if name.endswith("_excluding")]
+        if others and corpus.num_sequences(split) == 1:
             found = f"split {split!r} has only one sequence (a file, or images of a scene)"
-            need = f"{needs_others[0]!r} takes negatives from other sequences"
-            raise ValueError(f"{found}, but {need}: add sequences, or choose other negatives, with `loss.negatives`")
+            raise ValueError(f"{found}, but {others[0]!r} (`loss.negatives`) takes negatives from other sequences")
 
     def measurable(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str]) -> tuple[str, ...]:
         """Return the strategies without the extra ones that the split has no negatives for, and print these."""
@@ -190,10 +188,8 @@ class MapStyleModality(Modality):
         extra = [name for name in strategies[1:] if name.endswith("_excluding")]
         if not extra or corpus.num_sequences(split) > 1:
             return tuple(strategies)
-        say(
-            f"held-out log N - L: without {', '.join(extra)}, whose negatives come from other sequences, since split "
-            f"{split!r} has only one"
-        )
+        why = f"whose negatives come from other sequences, since split {split!r} has only one"
+        say(f"held-out log N - L: without {', '.join(extra)}, {why}")
         return tuple(name for name in strategies if name not in extra)
 
     def content(self, corpus: MapStyleCorpus, split: str) -> Content | None:  # noqa: D102
@@ -212,14 +208,13 @@ class MapStyleModality(Modality):
     def unread_speakers(self, strategies: Sequence[str], own: str) -> str:  # noqa: D102
         if self.speakers_per_batch == 1 or any(self.sampler_for(name, own) != "uniform" for name in strategies):
             return ""
-        advice = "set `sampler` to same_speaker, or " if own in strategies else ""
-        return (
-            f"`speakers_per_batch`={self.speakers_per_batch} has no effect: batches for "
-            f"{', '.join(dict.fromkeys(strategies))} are drawn from all speakers; {advice}leave it out"
-        )
+        names = ", ".join(dict.fromkeys(strategies))
+        unread = f"`speakers_per_batch`={self.speakers_per_batch} has no effect without `sampler`=same_speaker"
+        return f"{unread}: batches for {names} are drawn from all speakers"
 
     def training(self, corpus: MapStyleCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """Return an endless stream over the training split."""
+        corpus = self.usable(corpus, self.train_split, model)
         windows = corpus.windows(self.train_split, is_training=True)
         batches = corpus.batches(
             windows,
@@ -246,6 +241,7 @@ class MapStyleModality(Modality):
         """Return the held-out batches, with one set of batches per sampler."""
         own = model.loss_part.training_strategies[0]
         num_batches = self.eval_batches if num_batches is None else num_batches
+        corpus = self.usable(corpus, self.eval_split, model)
         return HeldOut(corpus, self, own, num_batches, seed, rank, world_size)
 
 
@@ -257,9 +253,6 @@ class HeldOut:
     of training, `negatives`, is evaluated on batches of the sampler of training.
     """
 
-    is_continuous: ClassVar[bool] = False
-    class_entropy_nats: ClassVar[float | None] = None
-
     corpus: MapStyleCorpus
     options: MapStyleModality
     negatives: str
@@ -270,7 +263,8 @@ class HeldOut:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.split = self.options.eval_split
+        self.split, self.is_continuous = self.options.eval_split, False
+        self.class_entropy_nats: float | None = None
         self.facts: dict[str, Any] = {}
         self.windows: Any = self.corpus.windows(self.split)
         self._indices: dict[tuple[str, bool], list[list[Draw]]] = {}
@@ -305,11 +299,8 @@ class HeldOut:
             )
             pass_batches = max(1, stream.num_slots // size)
             if pass_batches < self.num_batches and self.rank == 0 and not is_quiet():
-                print(
-                    f"held-out log N - L, {strategy}: split {self.split!r} has only {pass_batches} batches of {size}, "
-                    f"instead of {self.num_batches}",
-                    flush=True,
-                )
+                found = f"split {self.split!r} has only {pass_batches} batches of {size}, instead of {self.num_batches}"
+                print(f"held-out log N - L, {strategy}: {found}", flush=True)
             self._indices[key] = [stream.batch(index) for index in range(min(pass_batches, self.num_batches))]
         return self._indices[key]
 

@@ -50,7 +50,7 @@ class Modality(ABC):
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size",)
     probe_options: ClassVar[tuple[str, ...]] = ()
     online_labels: ClassVar[str] = "labels"
-    local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "skip_bad", "num_workers")
+    local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "cache_gb", "skip_bad", "num_workers")
     predicts: ClassVar[Literal["latents", "classes"]] = "latents"
     are_rows_known: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = False
@@ -94,25 +94,19 @@ class Modality(ABC):
         loss = model.loss_part
         self.check_encoder(model.encoder)
         if loss.predicts != self.predicts:
-            raise ValueError(
-                f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}, but for data of {self.name} "
-                f"the loss must predict {self.predicts}: choose "
-                + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
-            )
+            legal = "Contrastive" if self.predicts == "latents" else "ClassTableLoss"
+            found = f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}"
+            raise ValueError(f"{found}, but for data of {self.name} it must predict {self.predicts}, as {legal} does")
         if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # a user's class may lack it
-            raise ValueError(
-                f"model.predictor is {type(model.predictor).__name__}, which reads past contexts, but batches of "
-                f"{self.name} continue the last batch, of which only the state of the context is kept: choose "
-                "cpc.predictors.Bilinear"
-            )
+            found = f"model.predictor is {type(model.predictor).__name__}, which reads past contexts"
+            kept = f"batches of {self.name} keep only the state of the context: choose cpc.predictors.Bilinear"
+            raise ValueError(f"{found}, but {kept}")
 
     def check_encoder(self, encoder: Any) -> None:
         """Raise a ValueError that names both modalities if the encoder is of another one."""
         if encoder.modality != self.name:
-            raise ValueError(
-                f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but data is "
-                f"{type(self).__name__}, which reads {self.name}: choose another encoder, or other data"
-            )
+            found = f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}"
+            raise ValueError(f"{found}, but data is {type(self).__name__}, which reads {self.name}")
 
     @abstractmethod
     def open(self, encoder: Any, *, is_training: bool = False) -> Any:
@@ -130,11 +124,9 @@ class Modality(ABC):
         tasks = self.online_tasks(corpus)
         if not tasks.get(task):
             known = ", ".join(name for name, classes in tasks.items() if classes) or "none"
-            advice = f"add {self.online_labels}, or " if tasks else ""
-            raise ValueError(
-                f"data of {self.name} have no task {task!r} for an online probe; their tasks are {known}: {advice}"
-                "leave the probe out with --trainer.callbacks null"
-            )
+            advice = f": add {self.online_labels}" if tasks else ""
+            found = f"data of {self.name} have no task {task!r} for an online probe"
+            raise ValueError(f"{found}; their tasks are {known}{advice}")
         return list(tasks[task])
 
     def prepare(self, corpus: Any, *, is_training: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
@@ -227,22 +219,16 @@ class HeldOutBatches(Protocol):
         num_batches: number of batches of one evaluation.
         seed: seed of the batches and of sampled negatives.
         facts: other facts about the split, for reports.
+        is_continuous: True if each batch continues where the previous one ended.
+        class_entropy_nats: entropy of the predicted classes; None if latents are predicted.
     """
 
     split: str
     num_batches: int
     seed: int
     facts: dict[str, Any]
-
-    @property
-    def is_continuous(self) -> bool:
-        """True if each batch continues where the previous one ended."""
-        ...
-
-    @property
-    def class_entropy_nats(self) -> float | None:
-        """Entropy of the predicted classes; None if latents are predicted."""
-        ...
+    is_continuous: bool
+    class_entropy_nats: float | None
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
         """Return the sampler of a strategy's batches. Strategies with the same sampler share batches."""

@@ -129,11 +129,9 @@ class ProbeData(ABC):
         features: a model's features, each with the suffix that follows `cpc` or `random` in the name of its result.
         hand_made: features that need no model.
         coarse: hand-made features that have no vector for each frame of an observation.
-        default_features: features that are probed by default.
-        default_baselines: baselines that are probed by default.
+        default_features, default_baselines: features and baselines that are probed by default.
         several_vectors: True if an observation has a vector per frame, False if it has one vector.
-        supervised: fields of `cpc.probes.SupervisedProtocol` that this modality sets; None: there is no supervised
-            training.
+        supervised: fields of `cpc.probes.SupervisedProtocol` that this modality sets; None: no supervised training.
         supervised_feature: feature that the softmax of a supervised network reads.
         penalty_chosen_by: criterion that selects the penalty on held-out examples. `likelihood` is smoother. `accuracy`
             suits tasks with so many classes that a few confident errors dominate the likelihood.

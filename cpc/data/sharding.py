@@ -57,10 +57,8 @@ def shard_corpus(
     elif image_size is not None:
         contents = "images"
     else:
-        raise ValueError(
-            f"{data} is not a manifest and does not hold one: give `image_size` for images, or write a manifest of "
-            f"audio with `cpc data index {data}`"
-        )
+        advice = f"give `image_size` for images, or write one of audio with `cpc data index {data}`"
+        raise ValueError(f"{data} is not a manifest and does not hold one: {advice}")
     names = ("sample_rate_hz", "image_size", "num_channels", "channels", "missing")
     values = (sample_rate_hz, image_size, num_channels, channels, missing)
     given = {name: value for name, value in zip(names, values, strict=True) if value is not None}

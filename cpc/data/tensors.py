@@ -64,11 +64,8 @@ _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
 def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -> None:
     """Raise a ValueError if an argument is not a tensor of this kind and shape. Values are not read.
 
-    Args:
-        name: name of the argument.
-        value: the argument.
-        kind: `floats`, `integers`, `booleans`, or `numbers`, which may be floats or integers.
-        shape: a size for each axis, or a letter for an axis of any size.
+    `kind` is `floats`, `integers`, `booleans`, or `numbers`, which may be floats or integers. `shape` has a size for
+    each axis, or a letter for an axis of any size.
     """
     is_kind, conversion = _KINDS[kind]
     required = f"a tensor of {kind} of the shape [{', '.join(map(str, shape))}]"
@@ -79,10 +76,8 @@ def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -
     )
     if has_shape and is_kind(value.dtype):
         return
-    remedy = "reshape it, or pass a tensor that fits the other arguments"
-    if has_shape:
-        remedy = f"pass {conversion.format(name)} if its values mean that"
-    raise ValueError(f"{name} is {value.dtype} of the shape {list(value.shape)}; it must be {required}: {remedy}")
+    remedy = f": pass {conversion.format(name)} if its values mean that" if has_shape else ""
+    raise ValueError(f"{name} is {value.dtype} of the shape {list(value.shape)}; it must be {required}{remedy}")
 
 
 def check_indices(name: str, value: Any, shape: Sequence[int | str], num: int, meaning: str) -> None:
@@ -100,11 +95,8 @@ def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -
         return
     least, most = (int(end) for end in value.aminmax())
     if least < lowest or most >= num:
-        none = " (-1: none)" if lowest < 0 else ""
-        raise ValueError(
-            f"{name} run from {least} to {most}, but the {num} {meaning} have the numbers 0 to {num - 1}{none}: count "
-            "from 0, and leave other numbers out"
-        )
+        legal = f"0 to {num - 1}" + " (-1: none)" * (lowest < 0)
+        raise ValueError(f"{name} run from {least} to {most}, but the {num} {meaning} have the numbers {legal}")
 
 
 def check_finite(name: str, value: Tensor, least: int | float = -math.inf) -> None:
@@ -127,6 +119,4 @@ def check_precision(**tensors: Tensor) -> None:
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if torch.float64 in dtypes and len(dtypes) > 1:
         named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in tensors.items())
-        raise ValueError(
-            f"{named}: float64 cannot be combined with other dtypes; convert a tensor, for example with .float()"
-        )
+        raise ValueError(f"{named}: float64 cannot be combined with other dtypes; convert it with .float()")

@@ -69,7 +69,7 @@ class AudioEncoder(WaveformEncoder):
         shortest = 1  # in outputs of the last layer; the loop converts to inputs of each layer
         for kernel, stride, padding in reversed(list(zip(kernels, strides, paddings, strict=True))):
             shortest = max((shortest - 1) * stride + kernel - 2 * padding, 1)
-        self._shortest_samples = shortest
+        self.shortest_samples = shortest  # then every layer has an input besides padding
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
         """Encode waveforms into latents.
@@ -88,13 +88,8 @@ class AudioEncoder(WaveformEncoder):
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
             length = output_length(length, kernel, stride, padding)
         if isinstance(length, Tensor):
-            return torch.where(num_samples < self._shortest_samples, 0, length)
-        return 0 if num_samples < self._shortest_samples else length
-
-    @property
-    def shortest_samples(self) -> int:
-        """The smallest number of samples for one latent. Every layer then has an input besides padding."""
-        return self._shortest_samples
+            return torch.where(num_samples < self.shortest_samples, 0, length)
+        return 0 if num_samples < self.shortest_samples else length
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
@@ -149,7 +144,4 @@ class ConvLayer(NormedConvolution):
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
         if self.takes_frames:
             return F.linear(x, rearrange(weight, "d 1 kernel -> d kernel"), bias)
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        bias = None if bias is None else bias.to(dtype)
-        return convolve_blocks(x.to(dtype), weight.to(dtype), bias, self.stride)
+        return convolve_blocks(x, weight, bias, self.stride)

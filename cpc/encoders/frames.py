@@ -7,7 +7,6 @@ the last layer, d channels of a layer.
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Num
 from torch import Tensor, nn
@@ -33,8 +32,7 @@ class FrameEncoder(Encoder):
         widths: channels of each layer.
         kernels: side of the kernel of each layer, in pixels of its input.
         strides: stride of each layer.
-        norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
-            trained; `layer`, layer norm over the channels of each position; `none`.
+        norm: see `TinyTrunk`.
     """
 
     modality = "frames"
@@ -59,7 +57,7 @@ class FrameEncoder(Encoder):
         dims = [num_frames, *widths]
         self.layers = nn.Sequential(
             *(
-                FrameLayer(dims[i], dims[i + 1], kernel, stride, norm)
+                TinyLayer(dims[i], dims[i + 1], kernel, stride, norm, padding=0)
                 for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True))
             )
         )
@@ -69,10 +67,8 @@ class FrameEncoder(Encoder):
         Range(1).check(f"frames of {self.frame_size} pixels: the size after the last layer", min(height, width))
         self.num_places = height * width
         self.projection = nn.Linear(dims[-1] * self.num_places, dim)
-        self.pixel_mean: Tensor
-        self.pixel_std: Tensor
-        self.register_buffer("pixel_mean", torch.zeros(()))
-        self.register_buffer("pixel_std", torch.ones(()))
+        self.pixel_mean = nn.Buffer(torch.zeros(()))
+        self.pixel_std = nn.Buffer(torch.ones(()))
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -117,11 +113,3 @@ class FrameEncoder(Encoder):
         check_tensor("frames", x, "numbers", ("B", "T", self.num_frames, *self.frame_size))
         pixels = x.to(self.pixel_mean.dtype) / 255
         return rearrange((pixels - self.pixel_mean) / self.pixel_std, "b t s h w -> (b t) h w s")
-
-
-class FrameLayer(TinyLayer):
-    """A layer with a kernel larger than its stride: the convolution of torch, without padding."""
-
-    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "n h w d"]:
-        y = F.conv2d(rearrange(x, "n p q c -> n c p q"), weight, bias, self.stride)
-        return rearrange(y, "n d h w -> n h w d")

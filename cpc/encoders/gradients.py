@@ -65,10 +65,8 @@ class GradientTrunk(nn.Module):
         self.num_cells = num_cells
         num_features = (num_orientations + num_channels + 1) * num_cells**2
         self.layers = nn.Sequential(nn.Linear(num_features, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
-        self.feature_mean: Tensor
-        self.feature_std: Tensor
-        self.register_buffer("feature_mean", torch.zeros(num_features))
-        self.register_buffer("feature_std", torch.ones(num_features))
+        self.feature_mean = nn.Buffer(torch.zeros(num_features))
+        self.feature_std = nn.Buffer(torch.ones(num_features))
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D 1 1"]:
         """Encode patches whose pixels are standardised.

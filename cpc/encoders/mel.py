@@ -26,10 +26,7 @@ class MelEncoder(LogMel):
         hidden_dim: width of the hidden layer.
         num_frames: frames that a latent depends on, an odd number: a latent's own frame is in the middle.
         dropout: probability of dropping a hidden unit in training.
-        num_mels: mel bands.
-        sample_rate_hz: rate of the waveforms.
-        hop_samples: distance of latents.
-        window_samples: length of a frame's window.
+        num_mels: see `LogMel`, also for `sample_rate_hz`, `hop_samples` and `window_samples`.
     """
 
     @checked
@@ -52,10 +49,8 @@ class MelEncoder(LogMel):
         self.receptive_field_samples += (num_frames - 1) * hop_samples
         self.hidden = nn.Linear(num_frames * num_mels, hidden_dim)
         self.projection = nn.Linear(hidden_dim, dim)
-        self.band_mean: Tensor
-        self.band_std: Tensor
-        self.register_buffer("band_mean", torch.zeros(num_mels))
-        self.register_buffer("band_std", torch.ones(num_mels))
+        self.band_mean = nn.Buffer(torch.zeros(num_mels))
+        self.band_std = nn.Buffer(torch.ones(num_mels))
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
         """Encode waveforms into latents.

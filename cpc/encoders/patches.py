@@ -90,10 +90,8 @@ class PatchEncoder(Encoder):
         self.overlapping_rows = -(-(patch_size + 2 * margin) // stride) - 1
         self.dim: int = self.trunk.dim
         self.num_channels: int = self.trunk.num_channels
-        self.pixel_mean: Tensor
-        self.pixel_std: Tensor
-        self.register_buffer("pixel_mean", torch.zeros(self.num_channels))
-        self.register_buffer("pixel_std", torch.ones(self.num_channels))
+        self.pixel_mean = nn.Buffer(torch.zeros(self.num_channels))
+        self.pixel_std = nn.Buffer(torch.ones(self.num_channels))
 
     @property
     def geometry(self) -> dict[str, Any]:

@@ -4,33 +4,25 @@ n patches, C colour channels, P pixels, D features, h w rows and columns of feat
 """
 
 import math
-from dataclasses import dataclass
+from collections import OrderedDict
 from typing import Literal
 
 import torch
 from einops import rearrange
+from einops.layers.torch import Rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, checked
 from cpc.encoders.convolution import Norm, receptive_field, standardising_affine
 
-
-@dataclass(frozen=True)
-class Stage:
-    """Residual blocks of one shape. Widths are multiples of the trunk's `width`; basic blocks have no bottleneck."""
-
-    num_blocks: int
-    width: int
-    bottleneck: int | None = None
-
-
-STAGES = {
-    18: (Stage(2, 1), Stage(2, 2), Stage(2, 4)),
-    34: (Stage(3, 1), Stage(4, 2), Stage(6, 4)),
-    50: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(6, 16, 4)),
-    101: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(23, 16, 4)),
-    161: (Stage(3, 4, 1), Stage(4, 8, 2), Stage(46, 64, 8)),
+# The number of blocks, width and bottleneck (None: basic blocks) of each stage; widths are multiples of the trunk's.
+STAGES: dict[int, tuple[tuple[int, int, int | None], ...]] = {
+    18: ((2, 1, None), (2, 2, None), (2, 4, None)),
+    34: ((3, 1, None), (4, 2, None), (6, 4, None)),
+    50: ((3, 4, 1), (4, 8, 2), (6, 16, 4)),
+    101: ((3, 4, 1), (4, 8, 2), (23, 16, 4)),
+    161: ((3, 4, 1), (4, 8, 2), (46, 64, 8)),
 }
 
 
@@ -58,9 +50,7 @@ class ResNetTrunk(nn.Module):
 
     Args:
         depth: 18 or 34 (basic blocks), 50, 101 or 161 (bottlenecks).
-        norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
-            trained; `layer`, layer norm over the channels of each position; `none`, convolutions with
-            biases.
+        norm: see `TinyTrunk`; with `none`, convolutions have biases.
         num_channels: C of the pixels.
         stem: `imagenet`, a 7x7 convolution and a 3x3 max pool, both of stride 2; `small`, a 3x3 convolution of stride
             1, for patches of 8 to 32 pixels.
@@ -89,19 +79,19 @@ class ResNetTrunk(nn.Module):
         self.width = width
 
         stages = STAGES[depth]
-        branch_scale = 1.0 if norm == "layer" else 1 / math.sqrt(sum(stage.num_blocks for stage in stages))
+        branch_scale = 1.0 if norm == "layer" else 1 / math.sqrt(sum(num_blocks for num_blocks, *_ in stages))
         windows = [(7, 2), (3, 2)] if stem == "imagenet" else [(3, 1)]  # (kernel, stride), layer by layer
         self.first = convolution(num_channels, width, *windows[0], bias=norm == "none", gain="linear")
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
         self.blocks = nn.Sequential()
         dim = width
-        for index, stage in enumerate(stages):
-            for block in range(stage.num_blocks):
+        for index, (num_blocks, stage_width, bottleneck) in enumerate(stages):
+            inner = None if bottleneck is None else bottleneck * width
+            for block in range(num_blocks):
                 block_stride = 2 if index > 0 and block == 0 else 1
-                inner = None if stage.bottleneck is None else stage.bottleneck * width
-                self.blocks.append(ResidualBlock(dim, stage.width * width, inner, block_stride, norm, branch_scale))
+                self.blocks.append(ResidualBlock(dim, stage_width * width, inner, block_stride, norm, branch_scale))
                 windows += [(3, block_stride), (3, 1)] if inner is None else [(3, block_stride)]
-                dim = stage.width * width
+                dim = stage_width * width
         self.closing_norm = normalisation(norm, dim)
         self.dim = dim
         kernels, strides = zip(*windows, strict=True)
@@ -164,18 +154,6 @@ class ResidualBlock(nn.Module):
         return torch.add(stream, hidden, alpha=self.branch_scale)
 
 
-class PositionNorm(nn.Module):
-    """Layer norm over the channels of each position, which does not enlarge the receptive field."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.layer_norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
-        """Normalise; no copy is made if channels are last in memory."""
-        return rearrange(self.layer_norm(rearrange(x, "n d h w -> n h w d")), "n h w d -> n d h w")
-
-
 class ChannelAffine(nn.Module):
     """A scale and a shift per channel, set once from data (ActNorm: Kingma and Dhariwal 2018, arXiv:1807.03039)."""
 
@@ -195,10 +173,14 @@ class ChannelAffine(nn.Module):
 
 
 def normalisation(norm: Norm, dim: int) -> nn.Module:
-    """Return the layer that normalises the input of a ReLU."""
+    """Return the layer that normalises the input of a ReLU. `layer` does so over the channels of each position."""
     if norm == "affine":
         return ChannelAffine(dim)
-    return PositionNorm(dim) if norm == "layer" else nn.Identity()
+    if norm == "none":
+        return nn.Identity()
+    # Nothing is copied if channels are last in memory.
+    before, after = Rearrange("n d h w -> n h w d"), Rearrange("n h w d -> n d h w")
+    return nn.Sequential(OrderedDict(before=before, layer_norm=nn.LayerNorm(dim), after=after))
 
 
 def convolution(

@@ -68,6 +68,7 @@ class SignalEncoder(Encoder):
     """
 
     modality = "signals"
+    shortest_samples = 1  # for one latent
     from_data: ClassVar[tuple[str, ...]] = ("channel_names", "units")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
@@ -112,11 +113,9 @@ class SignalEncoder(Encoder):
         self.layers = nn.ModuleList(
             SignalLayer(widths[i], dim, kernels[i], strides[i], causal, norm, norm_epsilon) for i in range(len(kernels))
         )
-        for name, value in (("input_mean", 0.0), ("input_std", 1.0), ("input_floor", 1.0)):
-            self.register_buffer(name, torch.full((channels,), value))
-        self.input_mean: Tensor
-        self.input_std: Tensor
-        self.input_floor: Tensor
+        self.input_mean = nn.Buffer(torch.zeros(channels))
+        self.input_std = nn.Buffer(torch.ones(channels))
+        self.input_floor = nn.Buffer(torch.ones(channels))
 
         self.hop_samples = math.prod(strides)
         self.receptive_field_samples = receptive_field(kernels, strides)
@@ -166,11 +165,6 @@ class SignalEncoder(Encoder):
         """
         hops_known = F.pad(is_known, (0, -is_known.shape[1] % self.hop_samples))
         return reduce(hops_known, "b (t s) -> b t", "any", s=self.hop_samples)[:, : self.num_latents(is_known.shape[1])]
-
-    @property
-    def shortest_samples(self) -> int:
-        """The smallest number of samples for one latent."""
-        return 1
 
     def random_input(self, generator: torch.Generator) -> Float[Tensor, "B S I"]:
         """Return noise of a random length in which samples are missing, for `cpc export`."""
@@ -299,7 +293,4 @@ class SignalLayer(NormedConvolution):
         return x.relu() * is_known, is_known
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        bias = None if bias is None else bias.to(dtype)
-        return convolve_blocks(x.to(dtype), weight.to(dtype), bias, self.stride)
+        return convolve_blocks(x, weight, bias, self.stride)

@@ -10,7 +10,7 @@ import torch
 import torchaudio
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from cpc.config.argument_rules import Count, Natural, Range, checked
@@ -49,7 +49,7 @@ class LogMel(WaveformEncoder):
         self.hop_samples = hop_samples
         self.window_samples = window_samples
         self.dim = num_mels
-        self.receptive_field_samples = window_samples
+        self.receptive_field_samples, self.shortest_samples = window_samples, hop_samples
         self.first_centre_samples = (hop_samples - 1) / 2
 
         # The FFT length is a power of two, as in Kaldi, with the window in the middle.
@@ -101,10 +101,7 @@ class MFCC(LogMel):
     Args:
         num_coefficients: cepstral coefficients.
         num_deltas: orders of derivatives: 0 for none, 1 for slopes, 2 for slopes of slopes too.
-        num_mels: bands of the filter bank.
-        sample_rate_hz: rate of the waveforms.
-        hop_samples: distance of frames.
-        window_samples: length of the window of a frame.
+        num_mels: see `LogMel`, also for `sample_rate_hz`, `hop_samples` and `window_samples`.
     """
 
     @checked
@@ -121,8 +118,7 @@ class MFCC(LogMel):
         Range(1, num_mels).check("`num_coefficients`", num_coefficients)
         self.num_coefficients = num_coefficients
         self.num_deltas = num_deltas
-        self.dct: Tensor
-        self.register_buffer("dct", torchaudio.functional.create_dct(num_coefficients, num_mels, norm="ortho"))
+        self.dct = nn.Buffer(torchaudio.functional.create_dct(num_coefficients, num_mels, norm="ortho"))
         self.dim = num_coefficients * (1 + num_deltas)
         self.receptive_field_samples = window_samples + 2 * DELTA_REACH * num_deltas * hop_samples
 

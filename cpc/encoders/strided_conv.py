@@ -36,7 +36,13 @@ def rectify_into_blocks(x: Float[Tensor, "B S C"], kernel: int, stride: int, pad
 def convolve_blocks(
     blocks: Float[Tensor, "B L C"], weight: Float[Tensor, "D C kernel"], bias: Float[Tensor, " D"] | None, stride: int
 ) -> Float[Tensor, "B T D"]:
-    """Return the convolution; the stride must divide L. Under torch.compile no output buffers are preallocated."""
+    """Return the convolution, in the dtype of autocast; the stride must divide L.
+
+    Under torch.compile no output buffers are preallocated.
+    """
+    device = blocks.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else blocks.dtype
+    blocks, weight, bias = blocks.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     if not torch.compiler.is_compiling():
         return ConvolveBlocks.apply(blocks, weight, bias, stride)
     x = rearrange(blocks, "b (n s) c -> b n (s c)", s=stride)

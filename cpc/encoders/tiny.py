@@ -98,9 +98,10 @@ class TinyLayer(NormedConvolution):
     of the strided and 1x1 convolutions of torch (docs/decisions/encoders_and_contexts.md).
     """
 
-    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
+    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm, padding: int = 1) -> None:
         super().__init__(in_dim, dim, (kernel, kernel), norm)
         self.stride = stride
+        self.padding = padding  # not of blocks
 
     def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:  # noqa: D102
         return super().forward(x).relu_()
@@ -108,7 +109,7 @@ class TinyLayer(NormedConvolution):
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "n h w d"]:
         kernel, s = weight.shape[2], self.stride
         if kernel != s:
-            y = F.conv2d(rearrange(x, "n p q c -> n c p q"), weight, bias, padding=1)
+            y = F.conv2d(rearrange(x, "n p q c -> n c p q"), weight, bias, s, self.padding)
             return rearrange(y, "n d h w -> n h w d")
         x = x[:, : x.shape[1] // s * s, : x.shape[2] // s * s]
         blocks = rearrange(x, "n (h i) (w j) c -> n h w (i j c)", i=s, j=s)

@@ -3,14 +3,13 @@
 B batch, S samples, T latents, D latent dim.
 """
 
-import itertools
 from abc import abstractmethod
 from typing import ClassVar
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.encoders.encoder import Encoder, Samples, check_statistics
 
@@ -25,6 +24,7 @@ class WaveformEncoder(Encoder):
         hop_samples: distance of latents.
         receptive_field_samples: number of samples that a latent depends on.
         first_centre_samples: centre of the receptive field of latent 0, from the first sample.
+        shortest_samples: the smallest number of samples for one latent.
     """
 
     modality = "audio"
@@ -33,24 +33,18 @@ class WaveformEncoder(Encoder):
     hop_samples: int
     receptive_field_samples: int
     first_centre_samples: float
+    shortest_samples: int
 
     def __init__(self, sample_rate_hz: int) -> None:
         super().__init__()
         self.sample_rate_hz = sample_rate_hz
-        self.input_mean: Tensor
-        self.input_std: Tensor
-        self.register_buffer("input_mean", torch.zeros(()))
-        self.register_buffer("input_std", torch.ones(()))
+        self.input_mean = nn.Buffer(torch.zeros(()))
+        self.input_std = nn.Buffer(torch.ones(()))
 
     @property
     def geometry(self) -> dict[str, int]:
         """Rate of the samples and distance of latents, for config.json."""
         return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
-
-    @property
-    def shortest_samples(self) -> int:
-        """The smallest number of samples for one latent."""
-        return next(num for num in itertools.count(1) if self.num_latents(num) > 0)
 
     @abstractmethod
     def num_latents(self, num_samples: Samples) -> Samples:

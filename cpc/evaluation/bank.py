@@ -76,10 +76,11 @@ def bank_contrast(output: Output, sequences: Sequences, bank: LatentBank) -> Con
     The loss is the mean over rows.
     """
     geometry, positives = sequences.geometry, rearrange(predicted(output), "b ... d -> (b ...) d")
-    rows = moved(rows_of(rows_mask(sequences.is_valid, geometry), geometry), positives.device)
+    has_row = rows_mask(sequences.is_valid, geometry)
+    query, step, sequence, target = moved(rows_of(has_row, geometry), positives.device)
     none = torch.zeros(0, device=positives.device)
     found = RowLosses(none.sum(), none, none.long(), none)
-    if len(rows.query) > 0:
-        ids = sequences.ids.to(positives.device)[rows.sequence]
-        found = bank_loss(flat_queries(output)[rows.query], positives[rows.target], bank, sequence_id=ids)
-    return sum_by_step(found, rows.step, rows.sequence, geometry.num_steps, len(sequences.num_latents))
+    if len(query) > 0:
+        ids = sequences.ids.to(positives.device)[sequence]
+        found = bank_loss(flat_queries(output)[query], positives[target], bank, sequence_id=ids)
+    return sum_by_step(found, step, sequence, geometry.num_steps, len(sequences.num_latents))

@@ -116,9 +116,9 @@ def evaluate(
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     if bank is None:
         _refuse_options("without `bank` there is no bank", bank_latents=bank_latents)
-    if data_options.get("speakers_per_batch") is not None:
-        if error_message := modality.unread_speakers(strategies, training_strategy):
-            raise ValueError(error_message)
+    is_given = data_options.get("speakers_per_batch") is not None
+    if is_given and (error_message := modality.unread_speakers(strategies, training_strategy)):
+        raise ValueError(error_message)
     check_estimators(others, strategies)
     corpus = modality.open(model.encoder)
     if not negatives:
@@ -199,9 +199,9 @@ def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None
     training_strategy = model.loss_part.training_strategies[0]
     strategies = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
     if sampler is not None and training_strategy not in strategies:
+        measured = ", ".join(strategies)
         raise ValueError(
-            f"`sampler` {sampler} applies only to the model's own strategy, {training_strategy!r}, but the bound is "
-            f"measured with {', '.join(strategies)}: leave `sampler` out"
+            f"`sampler` applies only to the model's own strategy, {training_strategy!r}, not to {measured}"
         )
     return strategies
 

@@ -36,10 +36,8 @@ def check_estimators(estimators: Iterable[str], strategies: Iterable[str] = ()) 
     for name in estimators:
         Choices(SCORE_ESTIMATORS).check("`estimators`", name)
         if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
-            raise ValueError(
-                f"estimators names {name!r}, whose baseline takes half of the sequences with candidates, but with "
-                "negatives=sequence_only there is only one sequence: leave out the estimator or the strategy"
-            )
+            reason = "whose baseline takes half of the sequences; with negatives=sequence_only there is only one"
+            raise ValueError(f"estimators names {name!r}, {reason}")
 
 
 class HeldOutEstimates:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cpc.bounds.bound import FULL_SOFTMAX, steps_of
 from cpc.data.figure_text import figure_text
-from cpc.pages.chart import number
-from cpc.pages.report import Table
+from cpc.pages.report import Table, number
 from cpc.predictors import Step
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def draw_bounds(records: Sequence[dict[str, Any]], figure: "Figure") -> None:
     for index, record in enumerate(records):
         colour, negatives = f"C{index}", record.get("num_negatives")
         label = record["strategy"] if negatives is None else f"{record['strategy']}, {negatives} negatives"
-        points, ceilings = ([*map(_plain, record[key])] for key in ("mi_bound_nats", "mi_ceiling_nats"))
+        points, ceilings = (np.array(record[key], float) for key in ("mi_bound_nats", "mi_ceiling_nats"))
         errors = [2 * (error or 0) for error in record["standard_error_nats"]]
         axes.errorbar(names, points, errors, fmt="o-", color=colour, label=figure_text(label))
         axes.plot(names, ceilings, "--", color=colour, linewidth=1)
@@ -85,7 +86,3 @@ def draw_bounds(records: Sequence[dict[str, Any]], figure: "Figure") -> None:
 def _mean(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     return number(sum(known) / len(known) if known else None)
-
-
-def _plain(value: float | None) -> float:
-    return float("nan") if value is None else value

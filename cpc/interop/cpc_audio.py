@@ -27,8 +27,10 @@ from cpc.encoders import AudioEncoder
 from cpc.encoders.convolution import NORM_EPSILON, Norm
 from cpc.losses import Contrastive
 from cpc.model import CPC
+from cpc.pages.report import written
 from cpc.predictors import Bilinear
 
+describe_result = written
 ARGUMENTS_NAME = "checkpoint_args.json"
 _NUM_STEPS = 12  # default of nPredicts
 _DEFAULTS = {"negativeSamplingExt": 128, "sizeWindow": 20480}
@@ -94,11 +96,6 @@ def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
     provenance = {"data": {"class_path": "cpc.data.Audio", "init_args": data}, "cpc_audio": plain}
     save_pretrained(model.eval(), out, provenance=provenance)
     return Path(out)
-
-
-def describe_result(folder: Path, options: Mapping[str, Any]) -> str:
-    """Return the line that the command line prints."""
-    return f"{folder} written"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -190,18 +187,15 @@ def _copy_weights(model: CPC, path: Path, weights: Weights) -> None:
     }
     copied = {f"gAR.baseNet.{name}" for name in new}
     _load(path, model.context.layers, new)
+    norms = {"layer": ("weight", "bias"), "affine": ("weight", "bias", "running_mean", "running_var")}
     for index, layer in enumerate(model.encoder.layers):
         names = [f"gEncoder.conv{index}.weight", f"gEncoder.conv{index}.bias"]
-        if model.encoder.norm != "none":
-            names += [f"gEncoder.batchNorm{index}.weight", f"gEncoder.batchNorm{index}.bias"]
-        if model.encoder.norm == "affine":
-            names += [f"gEncoder.batchNorm{index}.running_{name}" for name in ("mean", "var")]
+        names += [f"gEncoder.batchNorm{index}.{name}" for name in norms.get(model.encoder.norm, ())]
         kernel = _require(path, weights, names[0], num_axes=3)
         bias, *norm = (_require(path, weights, name, num_values=model.encoder.dim) for name in names[1:])
         new = {"weight": kernel, "bias": bias}
         if model.encoder.norm == "layer":
-            scale, shift = (weight.flatten() for weight in norm)
-            dim = model.encoder.dim
+            (scale, shift), dim = (weight.flatten() for weight in norm), model.encoder.dim
             new |= {"layer_norm.weight": scale * ((dim - 1) / dim) ** 0.5, "layer_norm.bias": shift}
         elif model.encoder.norm == "affine":
             gain, shift, mean, variance = norm

@@ -3,12 +3,12 @@
 B batch, S samples, T latents, H and W rows and columns of a grid, D latent dim, C context dim, L layers, N modes.
 """
 
-import contextlib
 import io
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,29 +23,23 @@ from cpc.config.extras import import_extra
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
 from cpc.data.store.atomic import build_atomically, json_text
 from cpc.model import CPC
+from cpc.pages.report import written
 
 NUM_CHECKS = 20  # random inputs on which a graph is compared with the model
+describe_result = written
 _LATENT_AXES = {"sequences": {0: "batch", 1: "time"}, "grids": {0: "batch", 1: "rows", 2: "columns"}}
 _ENCODER_FACTS = ("first_centre_samples", "receptive_field_samples", "past_samples", "shortest_samples")
 TOLERANCE = 1e-5  # largest difference, relative to the largest value (to 1, if that is less)
 
 
 class Graph(NamedTuple):
-    """A module to export, with its inputs.
-
-    Attributes:
-        module: the module; its inputs and outputs are tensors.
-        inputs: example inputs by name.
-        axes: for each input and output, the axes of variable length and their names.
-        draw: function that returns random inputs of other lengths, for checks.
-        metadata: facts for users of the graph.
-    """
+    """A module to export, whose inputs and outputs are tensors."""
 
     module: nn.Module
-    inputs: dict[str, Tensor]
-    axes: dict[str, dict[int, str]]
-    draw: Callable[[torch.Generator], list[Tensor]]
-    metadata: dict[str, Any]
+    inputs: dict[str, Tensor]  # examples by name
+    axes: dict[str, dict[int, str]]  # for each input and output, the axes of variable length and their names
+    draw: Callable[[torch.Generator], list[Tensor]]  # returns random inputs of other lengths, for checks
+    metadata: dict[str, Any]  # facts for users of the graph
 
 
 @checked
@@ -89,11 +83,6 @@ def export(model_folder: str | Path, out: NewFolder, *, trusted_packages: Sequen
         for name, graph in zip(names, graphs.values(), strict=True):
             _check(name, graph, _write_onnx(graph, folder / name))
     return [out / name for name in names]
-
-
-def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
-    """Return the lines that the command line prints."""
-    return "\n".join(f"{path} written" for path in paths)
 
 
 def encoder_graph(model: CPC) -> Graph:
@@ -163,22 +152,19 @@ def _example(draw: Callable[[torch.Generator], list[Tensor]], axes: Iterable[int
             return inputs
 
 
-def _dynamic_shapes(graph: Graph) -> dict[str, Any] | tuple[Any, ...]:
-    first, *states = (dict.fromkeys(graph.axes[name], Dim.DYNAMIC) for name in graph.inputs)
-    return {"z": first, "state": tuple(states)} if states else (first,)
-
-
 def _write_onnx(graph: Graph, path: Path) -> Callable[..., list[Tensor]]:
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
-    with _quietly():
+    first, *states = (dict.fromkeys(graph.axes[name], Dim.DYNAMIC) for name in graph.inputs)
+    hidden = io.StringIO()  # messages of the exporters are about their own code
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"), redirect_stdout(hidden), redirect_stderr(hidden):
         program = torch.onnx.export(
             graph.module,
             tuple(graph.inputs.values()),
             input_names=list(graph.inputs),
             output_names=list(graph.axes)[len(graph.inputs) :],
-            dynamic_shapes=_dynamic_shapes(graph),
+            dynamic_shapes={"z": first, "state": tuple(states)} if states else (first,),
             dynamo=True,
             verbose=False,
         )
@@ -201,19 +187,6 @@ def _write_onnx(graph: Graph, path: Path) -> Callable[..., list[Tensor]]:
         return [torch.from_numpy(array) for array in session.run(None, arrays)]
 
     return run
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress messages of the exporters; these messages are about the exporters' own code."""
-    with (
-        torch.no_grad(),
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        yield
 
 
 @torch.no_grad()

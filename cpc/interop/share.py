@@ -20,10 +20,12 @@ from cpc.data.store.text_files import read_text
 from cpc.evaluation import bound_table, data_class
 from cpc.evaluation.tables import NOT_RECORDED
 from cpc.interop.hub import MODEL_FILES, hub
+from cpc.pages.report import written
 from cpc.probes.abx.command import abx_table
 from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.tables import probe_tables
 
+describe_result = written
 CARD_NAME = "README.md"
 _PATH_OPTIONS = ("source", "init_from")  # options that hold a path, absolute or not
 _PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also after `NAME:`
@@ -74,7 +76,7 @@ def share(
         )
     if to is not None:
         hub()  # if the package is missing, fail before the work
-    trusted, written = tuple(trusted_packages), "" if notes is None else read_text(Path(notes)).strip()
+    trusted, start = tuple(trusted_packages), "" if notes is None else read_text(Path(notes)).strip()
     model = load_pretrained(model_folder, trusted_packages=trusted)  # raises an error if the model is damaged
     config = read_config(model_folder)
     config["provenance"] = provenance = shorten_paths(config["provenance"])
@@ -82,29 +84,25 @@ def share(
         option = data_class(config, trusted).source_option
         data_name = data_name or _last_part(str(recorded["init_args"].get(option, "")))
         recorded["init_args"][option] = data_name
-    provenance["data_name"] = data_name
+    provenance["data_name"], bounds = data_name, provenance.get("held_out", [])
     sections = [
-        written or _usage(to or "ORG/NAME", trusted),
+        start or _usage(to or "ORG/NAME", trusted),
         f"## Data\n\n{data_name or 'Not recorded.'}\n\n" + _options(recorded),
         _recipe(describe(model), provenance),
-        _bound(model_folder, config),
+        f"## Bound\n\n{_block(str(bound_table(bounds[0]) if bounds else NOT_RECORDED))}",
         _probes(model_folder, config),
         f"## Licence\n\n{license}",
     ]
     title = (to or Path(model_folder).resolve().name).rpartition("/")[2]
-    card = _header(license, config["modality"]) + f"# {title}\n\n"
-    card += "\n\n".join(section for section in sections if section) + "\n"
+    tags = ["contrastive-predictive-coding", config["modality"]]
+    header = _yaml({"library_name": "cpc", "license": license, "tags": tags})
+    card = f"---\n{header}\n---\n\n# {title}\n\n" + "\n\n".join(section for section in sections if section) + "\n"
     with tempfile.TemporaryDirectory() if out is None else build_atomically(Path(out), lambda _: False, "out") as path:
         folder = Path(path)
         shutil.copyfile(weights_of(model_folder), folder / MODEL_FILES[1])
         write_json(config, folder / MODEL_FILES[0])
         (folder / CARD_NAME).write_text(card, encoding="utf-8", errors="replace")
         return Path(str(out)) if to is None else _upload(folder, to, private)
-
-
-def describe_result(place: Path | str, options: Mapping[str, Any]) -> str:
-    """Return the line that the command line prints."""
-    return f"{place} written"
 
 
 def _upload(folder: Path, to: str, private: bool) -> str:
@@ -144,11 +142,6 @@ def _last_part(path: str) -> str:
     return named[1] if named else re.split(r"[\\/]", path.rstrip("\\/"))[-1]
 
 
-def _header(license: str, modality: str) -> str:
-    fields = {"library_name": "cpc", "license": license, "tags": ["contrastive-predictive-coding", modality]}
-    return f"---\n{_yaml(fields)}\n---\n\n"
-
-
 def _usage(name: str, trusted: tuple[str, ...]) -> str:
     argument = "" if trusted == ("cpc",) else f", trusted_packages={trusted}"
     return f"```sh\n{pip_install('hub')}\n```\n\n" + (
@@ -169,12 +162,6 @@ def _recipe(architecture: Mapping[str, Any], provenance: Mapping[str, Any]) -> s
     if "cpc_audio" in facts:
         recipe = f"A checkpoint of CPC_audio, trained with\n\n{_block(_yaml(facts['cpc_audio']))}"
     return f"## Recipe\n\n{recipe}\n\n" + _block(_yaml(architecture["init_args"]))
-
-
-def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
-    """Return the section with the held-out bounds that training recorded."""
-    records = config["provenance"].get("held_out", [])
-    return "## Bound\n\n" + _block(str(bound_table(records[0]) if records else NOT_RECORDED))
 
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
+from cpc.config.argument_rules import Range
 from cpc.data.tensors import check_precision, check_tensor
 from cpc.losses.class_loss import candidate_loss
 from cpc.losses.engine import ScoreCorrections, divide_by_temperature, partition_loss, score_dtype
@@ -54,8 +55,7 @@ def bank_loss(
         (True, [100, 100])
     """
     check_tensor("queries", queries, "floats", ("M", bank.dim))
-    if len(queries) == 0:
-        raise ValueError("no queries: give at least one row")
+    Range(1).check("the number of queries", len(queries))
     check_tensor("positives", positives, "floats", tuple(queries.shape))
     check_precision(queries=queries, positives=positives)
     if sequence_id is not None:

@@ -48,11 +48,8 @@ class Share(NamedTuple):
         return slice(first, first + self.nums[self.rank])
 
 
-class Plan(NamedTuple):
-    """The rows and candidates of a batch, and the source of drawn negatives (None: all candidates are scored)."""
-
-    rows: CandidateSet
-    draws: RowDraws | None
+# The rows and candidates of a batch, and the source of drawn negatives (None: all candidates are scored).
+Plan = tuple[CandidateSet, RowDraws | None]
 
 
 def plan(
@@ -129,7 +126,7 @@ def _plan(
     if draws is not None:
         before = has_row[: share.own.start]
         source = RowDraws.of(*draws, rows.candidate_mask, sequence, rows.positive_index, query, before)
-    return Plan(on_device(rows, device), moved(source, device))
+    return on_device(rows, device), moved(source, device)
 
 
 def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"]) -> Float[Tensor, " M"]:

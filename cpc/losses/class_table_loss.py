@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.candidates.samplers.sampler import target_sets
-from cpc.config.argument_rules import Count, checked
+from cpc.config.argument_rules import Choices, Count, Range, checked
+from cpc.data.tensors import check_tensor
 from cpc.losses.candidate_sets import row_weights
 from cpc.losses.class_loss import loss_on_table
 from cpc.losses.engine import divide_by_temperature
@@ -60,8 +61,6 @@ class ClassTableLoss(Loss):
 
     predicts = "classes"
     hits: Hits | None = None
-    num_losses: Tensor
-    is_met: Tensor  # [n], classes that were targets or candidates since the last refresh or update
 
     @checked
     def __init__(
@@ -95,9 +94,10 @@ class ClassTableLoss(Loss):
         if updates_between and refresh_every == 1:
             raise ValueError("updates_between=True with refresh_every=1: raise refresh_every, or leave it out")
         if reads_table:
-            self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
+            self.num_losses = nn.Buffer(torch.zeros((), dtype=torch.long))
         if updates_between:
-            self.register_buffer("is_met", torch.zeros(table.num_classes, dtype=torch.bool))
+            # classes that were targets or candidates since the last refresh or update
+            self.is_met = nn.Buffer(torch.zeros(table.num_classes, dtype=torch.bool))
         if objective_of(objective).hits:
             self._check_sampler(hits)
         elif sampler is not None or num_sampled is not None or hits is not None:
@@ -112,8 +112,7 @@ class ClassTableLoss(Loss):
             raise ValueError(f"objective={objective!r} needs candidates: give a sampler and num_sampled")
         self.hits = accepted(objective, "hits", hits)
         sampler.check_request(num, self.hits)
-        if sampler.num_classes != table.num_classes:
-            raise ValueError(f"the sampler draws from {sampler.num_classes} classes, the table has {table.num_classes}")
+        Choices((table.num_classes,)).check("the number of classes of the sampler", sampler.num_classes)
         if self.hits == "exclude" and not sampler.excludes_per_query(num):
             raise ValueError(
                 f"{objective} asks for hits='exclude', but all queries share one draw of {type(sampler).__name__}, "
@@ -164,17 +163,13 @@ class ClassTableLoss(Loss):
             ValueError: if there are too few labels for the furthest step, or no class is known.
         """
         strategy = self.objective if measure is None else measure.strategy
-        if strategy not in (FULL_SOFTMAX, self.objective):
-            raise ValueError(f"strategy={strategy!r}: this loss measures {self.objective} or {FULL_SOFTMAX}")
+        Choices((self.objective, FULL_SOFTMAX)).check("strategy", strategy)
         assert sequences.labels is not None
         queries, labels = output.queries[""], sequences.labels.cpu()
         num_steps, num_sequences, num_latents, _ = queries.shape
         steps = sequences.geometry.distances
-        num_labels = num_latents + steps[-1] - 1
-        if labels.shape[1] < num_labels:
-            raise ValueError(
-                f"{num_latents} latents and {steps[-1]} steps ahead need {num_labels} labels, got {labels.shape[1]}"
-            )
+        given = f"{num_latents} latents, to be predicted {steps[-1]} steps ahead: the number of labels"
+        Range(num_latents + steps[-1] - 1).check(given, labels.shape[1])
         ahead = labels[:, positions_ahead(num_latents, steps) - 1]  # [B, T, K]
         query = ((ahead >= 0) & rearrange(sequences.is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
@@ -252,8 +247,7 @@ class ClassTableLoss(Loss):
         self.num_losses += int(self.training)
 
     def _scaled(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
-        if queries.shape[1] != self.table.dim:
-            raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
+        check_tensor("queries", queries, "floats", ("M", self.table.dim))
         return divide_by_temperature(self.table.normalised(queries), self.table.temperature)
 
     def exact(

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.strategies import STRATEGIES
-from cpc.config.argument_rules import Choices, Count, checked
+from cpc.config.argument_rules import Choices, Count, Range, checked
 from cpc.data.tensors import check_precision, check_tensor
 from cpc.losses.candidate_sets import Plan, plan
 from cpc.losses.definition import CandidateSet
@@ -137,13 +137,9 @@ def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
     option = "`loss.auxiliary_negatives`"
     for strategy, share in shares.items():
         Choices(tuple(name for name in STRATEGIES if name != negatives)).check(f"a strategy in {option}", strategy)
-        if not share > 0:
-            raise ValueError(f"{option} gives {strategy!r} the share {share}: shares must be positive")
-    if sum(shares.values()) >= 1:
-        raise ValueError(
-            f"the shares in {option} sum to {sum(shares.values()):g}: the sum must be below 1, so that a share is "
-            f"left for negatives={negatives!r}"
-        )
+        Range(0, is_open=True).check(f"the share of {strategy!r} in {option}", share)
+    # the rest is the share of `negatives`
+    Range(0, 1, is_below=True).check(f"the sum of the shares in {option}", sum(shares.values()))
 
 
 def contrast(

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import NegativePool
+from cpc.config.argument_rules import Range
 from cpc.data.tensors import check_count, check_finite, check_indices, check_precision, check_tensor
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import divide_by_temperature, info_nce_rows, on_device, rounding_of, score_dtype
@@ -69,8 +70,7 @@ def info_nce(
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
     check_tensor("queries", queries, "floats", ("M", "D"))
-    if len(queries) == 0:
-        raise ValueError("no queries: every sequence is too short for this prediction step")
+    Range(1).check("the number of queries", len(queries))
     check_tensor("candidates", candidates, "floats", ("N", queries.shape[1]))
     num_rows, num_candidates = len(queries), len(candidates)
     check_precision(queries=queries, candidates=candidates)

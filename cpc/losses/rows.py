@@ -55,15 +55,6 @@ class Geometry(NamedTuple):
         return torch.cat(latents), torch.cat(targets)
 
 
-class Rows(NamedTuple):
-    """Indices of each row: its query (b p k), its step (j k), its sequence, and its target (b l)."""
-
-    query: Tensor
-    step: Tensor
-    sequence: Tensor
-    target: Tensor
-
-
 def positions_ahead(num_latents: int, distances: Sequence[int]) -> Int[Tensor, "T K"]:
     """Return t + k for every t < `num_latents` and every distance k."""
     return rearrange(torch.arange(num_latents), "t -> t 1") + torch.tensor(distances)
@@ -75,11 +66,14 @@ def rows_mask(is_valid: Bool[Tensor, "B L"], geometry: Geometry) -> Bool[Tensor,
     return rearrange(is_valid[:, latents], "b p -> b p 1") & F.pad(is_valid, (0, 1))[:, targets]
 
 
-def rows_of(has_row: Bool[Tensor, "B P K"], geometry: Geometry) -> Rows:
-    """Return the rows of a mask, in the order of `cpc.losses.contrastive.flat_queries`."""
+def rows_of(has_row: Bool[Tensor, "B P K"], geometry: Geometry) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the query (b p k), step (j k), sequence and target (b l) of each row of a mask.
+
+    Queries have the order of `cpc.losses.contrastive.flat_queries`.
+    """
     num_places, num_distances = has_row.shape[1:]
     _, targets = geometry.latents_and_targets()
     sequence, place, distance = has_row.nonzero(as_tuple=True)
     query = (sequence * num_places + place) * num_distances + distance
     step = place // (num_places // len(geometry.directions)) * num_distances + distance
-    return Rows(query, step, sequence, sequence * geometry.num_latents + targets[place, distance])
+    return query, step, sequence, sequence * geometry.num_latents + targets[place, distance]

@@ -17,13 +17,12 @@ from werkzeug.exceptions import HTTPException
 
 from cpc.data.store.atomic import finite, json_text
 from cpc.monitor.charts import NAMES, charts
-from cpc.monitor.figure import GRAPH_CONFIG, MANY
+from cpc.monitor.figure import GRAPH_CONFIG, MANY, Chart
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, config_differences, overview
 from cpc.monitor.record_types import BOUND
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 from cpc.monitor.view import AS_TRAINED, SMOOTHING, SPLITS, UNITS, View
-from cpc.pages.chart import Chart
 
 TICK_SECONDS = 0.75
 PATIENCE_TICKS = 7  # the server has gone if it answers none of so many ticks
@@ -178,14 +177,12 @@ def _height(rows: Sequence[Any]) -> dict[str, str]:
 
 
 def _add_run_table(app: Dash, library: Library) -> None:
+    outputs = {"notice": "children", "strategy": "options", "focus": "options", "listed": "data", "answered": "data"}
+
     @app.callback(
         Output("runs", "rowData"),
         Output("runs", "style"),
-        Output("notice", "children"),
-        Output("strategy", "options"),
-        Output("focus", "options"),
-        Output("listed", "data"),
-        Output("answered", "data"),
+        *(Output(name, field) for name, field in outputs.items()),
         Input("tick", "n_intervals"),
         Input("hidden", "data"),
         Input("unit", "value"),
@@ -263,9 +260,7 @@ def _add_charts(app: Dash, library: Library) -> None:
 
     @app.callback(
         *(Output({"type": kind, "name": ALL}, field) for kind, field in PARTS),
-        Output("values", "columnDefs"),
-        Output("values", "rowData"),
-        Output("values", "style"),
+        *(Output("values", field) for field in ("columnDefs", "rowData", "style")),
         Output("drawn", "data"),
         inputs={
             "listed": Input("listed", "data"),

@@ -1,7 +1,6 @@
 """Badges of runs: saturated, biased, stalled, stale, NaN, collapsed, and how a run ended."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,20 +14,11 @@ STALLED_RECORDS = 40  # minimum number of records; with fewer, a slow start woul
 STALE_SECONDS = 120.0
 STALE_INTERVALS = 5.0
 SLOW_START_SECONDS = 600.0  # without a record, for stale runs whose usual interval is unknown
-
-
-class Badge(NamedTuple):
-    """A badge and the reason for it."""
-
-    name: str
-    reason: str
-
-
 NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed", "interrupted", "finished", "deleted")
 
 
-def badges(run: Run, now_seconds: float) -> list[Badge]:
-    """Return the badges of a run, the worst first; `now_seconds` is a time of `time.monotonic`.
+def badges(run: Run, now_seconds: float) -> list[tuple[str, str]]:
+    """Return the badges of a run with their reasons, the worst first; `now_seconds` is a time of `time.monotonic`.
 
     - NaN: a value in the last record of a curve is not finite although there were rows, or training stopped for this.
     - collapsed: the last record of health.jsonl flags z or c.
@@ -42,22 +32,22 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
     event, message = last_event.get("event", ""), last_event.get("message", "")
     found = []
     if run.is_deleted:
-        found.append(Badge("deleted", "the folder was deleted; some records that were read before are still shown"))
-    found += [Badge("NaN", reason) for reason in ([message] if event == "not_finite" else _non_finite_values(run))]
+        found.append(("deleted", "the folder was deleted; some records that were read before are still shown"))
+    found += [("NaN", reason) for reason in ([message] if event == "not_finite" else _non_finite_values(run))]
     if event == "failed":
-        found.append(Badge("failed", message))
+        found.append(("failed", message))
     for table in run.tables(HEALTH):
         if collapsed := table.last.get("collapsed"):
-            found.append(Badge("collapsed", f"{' and '.join(collapsed)}: almost equal for all inputs"))
+            found.append(("collapsed", f"{' and '.join(collapsed)}: almost equal for all inputs"))
     if event in ("", "started", "resumed"):
         silence, interval = seconds_since_write(run, now_seconds), _usual_interval_seconds(run)
         limit = SLOW_START_SECONDS if interval is None else max(STALE_SECONDS, STALE_INTERVALS * interval)
         if silence > limit:
             slow = "; its usual interval is not known yet" if interval is None else ""
-            found.append(Badge("stale", f"no record for {format_seconds(silence)}, and no record of an end{slow}"))
+            found.append(("stale", f"no record for {format_seconds(silence)}, and no record of an end{slow}"))
     tables = run.current_tables()
     reasons = [why_stalled(table) for table in tables if table.key.names[0] == "train"]
-    found += [Badge("stalled", reason) for reason in reasons if reason]
+    found += [("stalled", reason) for reason in reasons if reason]
     for name, text in (
         ("saturated", "within 0.3 nats of the ceiling log N"),
         ("biased", "for Gaussians and an exact critic the information would be 0.3 nats or more above log N - L"),
@@ -65,9 +55,9 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
         flagged = [f"{' '.join(t.key.names)} at {', '.join(steps)}" for t in tables if (steps := _flagged(t, name))]
         if flagged:
             advice = "raise the number of candidates (batch size, num_negatives)"
-            found.append(Badge(name, f"{text}: {'; '.join(flagged)}: {advice}"))
+            found.append((name, f"{text}: {'; '.join(flagged)}: {advice}"))
     if event in ("interrupted", "finished"):
-        found.append(Badge(event, f"at step {run.tables(EVENT)[0].last_mean('step'):.0f}"))
+        found.append((event, f"at step {run.tables(EVENT)[0].last_mean('step'):.0f}"))
     return found
 
 

@@ -2,23 +2,29 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.monitor.figure import Series, heat_map, line_chart
-from cpc.monitor.profile import profile_chart
+from cpc.monitor.figure import Chart, Series, axis, format_number, heat_map, layout, line_chart, scatter_trace
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE, RETURNS, RecordType
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
-from cpc.monitor.view import View
-from cpc.pages.chart import Chart
+from cpc.monitor.view import RUN_COLOURS, View
 from cpc.pages.palette import GREY, step_colours
+from cpc.pages.report import Table as Values
 
 BY_RUN = ("steps", "heat", "profile")  # charts of a single run
 MAX_NAMES = 8  # names of runs in a caption
 _DASHES = ("solid", "dash", "dashdot", "longdash")
 _CEILING = ("mi_ceiling_nats", "ceiling log N = {}")
+PROFILE_CAPTION = (
+    "The last record of each split and strategy: points with standard errors; a grey bar is the ceiling log N. For "
+    "bounds, a hollow diamond is the information of Gaussians for which an exact critic with as many candidates would "
+    "reach the point. If the diamond is far above the point, use more candidates; if it is missing, the point is too "
+    "near the ceiling for an estimate."
+)
+_BAR = {"symbol": "line-ew", "size": 18, "line": {"width": 2, "color": GREY}}
 
 
 class ChartSpec(NamedTuple):
@@ -123,7 +129,7 @@ def charts(runs: Sequence[Run], view: View, names: Sequence[str] = NAMES) -> lis
     focus = next((run for run in runs if run.name == view.focus), next(iter(runs), None))
     charts_by_name = {name: _chart(name, spec, runs, view) for name, spec in CHART_SPECS.items() if name in names}
     if set(names) & set(BY_RUN):
-        charts_by_name |= {chart.name: chart for chart in (*_step_charts(focus, view), profile_chart(focus, view))}
+        charts_by_name |= {chart.name: chart for chart in (*_step_charts(focus, view), _profile_chart(focus, view))}
     return [charts_by_name[name] for name in NAMES if name in names]
 
 
@@ -166,6 +172,42 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
     title = f"log N - L by step k and training step: {name}"
     caption = f"{note} Colours run from zero to the highest value; many records are averaged with their neighbours."
     return lines, heat_map(title, caption, lines, steps, bound, view)
+
+
+def _profile_chart(run: Run | None, view: View) -> Chart:
+    """Plot all splits and strategies of one run side by side over the steps k."""
+    traces: list[dict[str, Any]] = []
+    columns: dict[str, dict[str, str]] = {}
+    for index, records in enumerate(run.current_tables() if run else ()):
+        curve, step_labels = " ".join(records.key.names), records.key.step_labels
+        points = {"color": RUN_COLOURS[index % len(RUN_COLOURS)], "size": 8}
+        errors = {"type": "data", "array": _last_values(records, "standard_error_nats", view), "thickness": 1.5}
+        for label, field, style in (
+            (f"{curve}: ceiling", "mi_ceiling_nats", {"marker": _BAR, "showlegend": False}),
+            (f"{curve}: Gaussians", "information_for_gaussians_nats", {"marker": points | {"symbol": "diamond-open"}}),
+            (curve, "mi_bound_nats", {"marker": points, "error_y": errors}),
+        ):
+            values = _last_values(records, field, view)
+            if any(value is not None for value in values):
+                marks = {"mode": "markers", "x": step_labels, "y": values}
+                traces.append(scatter_trace(label, "%{x}") | marks | style)
+                cells = ("n/a" if value is None else format_number(value) for value in values)
+                columns[label] = dict(zip(step_labels, cells, strict=True))
+    # The range is fixed because all other charts share one zoom of the training step, which must not change this axis.
+    axes = {
+        "xaxis": axis("step k", view) | {"type": "category", "fixedrange": True},
+        "yaxis": axis(f"log N - L ({view.unit})", view) | {"fixedrange": True},
+    }
+    title = f"What N candidates can show: {'no run' if run is None else run.name}"
+    steps = dict.fromkeys(step for cells in columns.values() for step in cells)
+    table = Values(["step k", *columns], [[step, *(c.get(step, "") for c in columns.values())] for step in steps])
+    alt = f"{title}. " + "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
+    return Chart(title, PROFILE_CAPTION, alt, traces, layout(view, len(traces)) | axes, table, "profile")
+
+
+def _last_values(table: Table, field: str, view: View) -> list[float | None]:
+    values = table.last.get(field) or [None] * len(table.key.steps)
+    return [None if value is None else view.factor(field) * value for value in values]
 
 
 def _reference_lines(tables: Sequence[Table], field: str, label: str, view: View) -> list[Series]:

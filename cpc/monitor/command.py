@@ -40,7 +40,7 @@ def monitor(
         from cpc.monitor.library import Library
         from cpc.monitor.metrics import prometheus_text
         from cpc.monitor.server import HOST, bind
-        from cpc.monitor.text import replace_surrogates
+        from cpc.monitor.table import replace_surrogates
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 

@@ -12,15 +12,14 @@ from plotly.offline import get_plotlyjs
 
 from cpc.data.store.atomic import finite, json_text
 from cpc.monitor.charts import BY_RUN, NAMES, charts
-from cpc.monitor.figure import GRAPH_CONFIG
+from cpc.monitor.figure import GRAPH_CONFIG, Chart
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, config_differences, overview
 from cpc.monitor.record_types import BOUND
 from cpc.monitor.run import Run
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 from cpc.monitor.view import MAX_POINTS, View
-from cpc.pages.chart import Chart
-from cpc.pages.html import Node, folded, node, render, scroll, table, write_document
+from cpc.pages.html import folded, scroll, table, write_document
 
 BY_RUN_POINTS = 4 * MAX_POINTS  # total number of points in the charts of single runs, which limits the size of the file
 MIN_POINTS = 1500
@@ -44,11 +43,11 @@ def write_export(path: Path, library: Library) -> None:
         heading, view = f"held-out records, negatives {strategy}", View(split="held-out", strategy=strategy)
         names = ("bound", "loss", "accuracy", "steps", "heat")
         sections.append(_records(runs, heading, f"held-out-{strategy}", view, names))
-    options = render(scroll(table(*config_differences(runs)[:2]), "Options that differ"))
+    options = scroll(table(*config_differences(runs)[:2]), "Options that differ")
     body = (
         f"<h1>cpc monitor</h1>"
         f"<p class='caption'>{len(runs)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"
-        f"{render(scroll(_run_table(overview(library)), 'Table of runs'))}\n{''.join(sections)}"
+        f"{scroll(_run_table(overview(library)), 'Table of runs')}\n{''.join(sections)}"
         f"{folded('Configurations: where they differ', options)}"
     )
     config = f'<script type="application/json" id="graph-config">{json_text(GRAPH_CONFIG)}</script>\n'
@@ -56,16 +55,14 @@ def write_export(path: Path, library: Library) -> None:
     write_document(path, "cpc monitor", f"<style>{style}</style>", get_plotlyjs(), body, scripts)
 
 
-def _run_table(rows: Sequence[dict[str, Any]]) -> Node:
-    texts = [f"{column}_text" for column in COLUMNS]
-    result = table(
-        ["run", "badges", *COLUMNS.values(), "reasons of the badges"],
-        [[row["name"], "", *(row.get(text, "") for text in texts), row["reasons"]] for row in rows],
-    )
-    for row, (_, _, cells) in zip(rows, result[2][1][2], strict=True):
-        cells[0][1]["style"] = f"color: {row['colour']}"
-        cells[1][2] = [node("span", name, class_=f"badge {name}") for name in row["badges"]]
-    return result
+def _run_table(rows: Sequence[dict[str, Any]]) -> str:
+    cells = []
+    for row in rows:
+        name = f'<span style="color: {row["colour"]}">{escape(row["name"])}</span>'
+        badges = "".join(f'<span class="badge {badge}">{badge}</span>' for badge in row["badges"])
+        texts = [row.get(f"{column}_text", "") for column in COLUMNS]
+        cells.append([name, badges, *map(escape, (*texts, row["reasons"]))])
+    return table(["run", "badges", *COLUMNS.values(), "reasons of the badges"], cells, are_html=True)
 
 
 def _records(runs: Sequence[Run], heading: str, name: str, view: View, names: Sequence[str]) -> str:
@@ -91,7 +88,7 @@ def _grid(runs: Sequence[Run], view: View, names: Sequence[str], records: str) -
 def _section(chart: Chart, name: str) -> str:
     figure = json_text(finite(chart.figure)).replace("<", "\\u003c")  # otherwise "</script>" in a name ends the script
     plot_id = escape(name)
-    values = folded("values", render(scroll(table(*chart.table[:2]), chart.title)))
+    values = folded("values", scroll(table(*chart.table[:2]), chart.title))
     return (
         f"<section class='chart'><h2>{escape(chart.title)}</h2><p class='caption'>{escape(chart.caption)}</p>\n"
         f'<div role="img" aria-label="{escape(chart.alt)}"><div class="plot" id="{plot_id}"></div></div>\n'

@@ -14,9 +14,8 @@ import numpy as np
 from cpc.data.store.atomic import finite
 from cpc.monitor.downsample import extreme_indices, moving_mean
 from cpc.monitor.view import View
-from cpc.pages.chart import SHARED_LAYOUT, Chart, Table
-from cpc.pages.html import PLOT_CONFIG
-from cpc.pages.palette import GREY
+from cpc.pages.palette import BLUE, GREY
+from cpc.pages.report import Table
 
 MAX_POINTS_PER_SERIES = 1500
 MIN_POINTS_PER_SERIES = 120
@@ -24,7 +23,32 @@ MANY = 16  # with more series, legends, bands and long tables are left out
 NUM_TABLE_STEPS = 6
 MAX_COLUMNS = 240  # largest number of columns in a heat map
 _BAND_ALPHA = "26"  # 15 % opaque
-GRAPH_CONFIG = PLOT_CONFIG | {"modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]]}
+# The buttons are listed because Plotly's default buttons include a button that uploads the chart.
+GRAPH_CONFIG: dict[str, Any] = {"modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]]}
+GRAPH_CONFIG |= {"responsive": True, "displaylogo": False, "showSendToCloud": False}
+_TRANSPARENT = "rgba(0,0,0,0)"  # a page is light or dark
+
+
+class Chart(NamedTuple):
+    """A figure with its title, its caption, a text alternative for screen readers, and its values."""
+
+    title: str
+    caption: str
+    alt: str
+    traces: list[dict[str, Any]]
+    layout: dict[str, Any]
+    table: Table
+    name: str = ""  # the chart's section on the page
+
+    @property
+    def figure(self) -> dict[str, Any]:
+        """Plotly's figure."""
+        return {"data": self.traces, "layout": self.layout}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no records for the chart. A chart that is zoomed between two records is not empty."""
+        return not self.table.rows
 
 
 class Series(NamedTuple):
@@ -114,7 +138,12 @@ def layout(view: View, num_series: int) -> dict[str, Any]:
         low, high = view.x_range
         bounds = [math.log10(max(low, 1e-9)), math.log10(max(high, 1e-9))] if "x" in view.log else [low, high]
         x_axis |= {"range": bounds, "autorange": False}
-    return SHARED_LAYOUT | {
+    return {
+        "template": "none",
+        "paper_bgcolor": _TRANSPARENT,
+        "plot_bgcolor": _TRANSPARENT,
+        "modebar": {"bgcolor": _TRANSPARENT, "color": GREY, "activecolor": BLUE},
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
         "autosize": True,
         "uirevision": "kept",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": GREY},

@@ -1,21 +1,24 @@
 """The runs below some folders: a search for runs, and a reader of their records while the files grow."""
 
 import itertools
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from cpc.monitor.finder import run_folders
+from cpc.monitor.record_types import RECORD_TYPES
 from cpc.monitor.run import Run
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 from cpc.monitor.view import RUN_COLOURS
 
 POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # how long a run stays on the page after its folder was deleted
+MAX_DEPTH = 6
 Result = TypeVar("Result")
+_RECORD_FILES = {record_type.file for record_type in RECORD_TYPES}
 _SEARCH_SHARE = 0.05  # largest share of the time for searching; on a large or slow disk searches are less frequent
 
 
@@ -63,10 +66,7 @@ class Library:
             pass
 
     def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Result]) -> Result:
-        """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`.
-
-        An error with each of several runs is not theirs, and is raised.
-        """
+        """Return `use(runs)` without the runs for which it raises, and set their `error_message`, unless all raise."""
         try:
             return use(runs)
         except Exception:  # whatever the files of one run contain, all other runs stay on the page
@@ -137,6 +137,26 @@ class Library:
         numbered = (f"{folder} ({index})" for index in itertools.count(2))  # paths that are not UTF-8 may become equal
         candidates = map(replace_surrogates, itertools.chain(plain, numbered))
         return next(name for name in candidates if name not in self.runs)
+
+
+def run_folders(roots: Sequence[Path]) -> Iterator[Path]:
+    """Yield every folder with records once, at most six levels below a root.
+
+    The search does not enter the folder of a run, unless the folder is a root, since a stray file of records in a root
+    must not hide the runs below it. In a folder links come last, so `latest -> run7` is not a second run.
+    """
+    seen: set[tuple[int, int]] = set()
+    for root in roots:
+        for path, folders, files in os.walk(root, followlinks=True):  # folders that cannot be read are left out
+            state, depth = os.stat(path), len(Path(path).relative_to(root).parts)
+            is_known, is_run = (state.st_dev, state.st_ino) in seen, not _RECORD_FILES.isdisjoint(files)
+            seen.add((state.st_dev, state.st_ino))
+            if is_run and not is_known:
+                yield Path(path)
+            if is_known or depth >= MAX_DEPTH or (is_run and depth):
+                folders.clear()
+            visible = [name for name in folders if not name.startswith(".")]
+            folders[:] = sorted(visible, key=lambda name: (os.path.islink(os.path.join(path, name)), name))
 
 
 def _error_text(what: str, error: Exception) -> str:

@@ -25,7 +25,7 @@ def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
     step = GaugeMetricFamily("cpc_step", "optimiser steps at the last training record", labels=["run"])
     badge_family = GaugeMetricFamily("cpc_badge", "1 if the badge applies to the run, else 0", labels=["run", "badge"])
     for run in runs:
-        active = {badge.name for badge in badges(run, time.monotonic())}
+        active = {badge for badge, _ in badges(run, time.monotonic())}
         for name in NAMES:
             badge_family.add_metric([run.name, name], float(name in active))
     families, present = [step, badge_family], [run for run in runs if not run.is_deleted]

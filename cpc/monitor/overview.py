@@ -11,7 +11,7 @@ from cpc.monitor.library import Library
 from cpc.monitor.record_types import HEALTH, PROBE
 from cpc.monitor.run import Run
 from cpc.monitor.view import View
-from cpc.pages.chart import Table
+from cpc.pages.report import Table
 
 COLUMNS = {  # the headings of the columns of numbers
     "step": "step",
@@ -35,11 +35,11 @@ def overview(library: Library, unit: str = "nats") -> list[dict[str, Any]]:
     rows = []
     for run in runs:
         found, notes = badges(run, now) if run in cells else [], run.notes
-        row: dict[str, Any] = {"name": run.name, "colour": run.colour, "badges": [badge.name for badge in found]}
+        row: dict[str, Any] = {"name": run.name, "colour": run.colour, "badges": [badge for badge, _ in found]}
         for column, (value, text) in cells.get(run, {}).items():
             if math.isfinite(value):
                 row |= {column: value, f"{column}_text": text}
-        reasons = [f"{badge.name}: {badge.reason}" for badge in found]
+        reasons = [": ".join(each) for each in found]
         rows.append(row | {"notes": notes, "reasons": "; ".join([*reasons, *notes])})
     return rows
 

@@ -8,14 +8,13 @@ import itertools
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
 
 from cpc.monitor.record_types import NUMBER, RecordType
-from cpc.monitor.table import Key, Table, mean_over_steps
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import Key, Table, mean_over_steps, replace_surrogates
 
 FIELDS_BY_STEP = ("mi_bound_nats", "standard_error_nats")  # fields that are plotted for every step k
 _MAX_STEP = 2**53  # beyond this number, float64 does not represent every integer
@@ -23,19 +22,12 @@ _MAX_STEP = 2**53  # beyond this number, float64 does not represent every intege
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
-class Parsed(NamedTuple):
-    """Tables by key, in the order of the file, and the lines that could not be used."""
-
-    tables: dict[Key, Table]
-    problems: list[str]  # line number and reason
-    newest_schema: int
-
-
-def parse_lines(lines: Iterable[bytes], record_type: RecordType, first_line: int = 1) -> Parsed:
-    """Parse lines of JSON into tables.
+def parse_lines(
+    lines: Iterable[bytes], record_type: RecordType, first_line: int = 1
+) -> tuple[dict[Key, Table], list[str], int]:
+    """Return tables by key in the order of the lines, the lines that are no records with reasons, the newest schema.
 
     A number that is missing, null or infinite becomes NaN, so that older and newer schemas are read as far as possible.
-    A line that is not a record of this type is left out and reported.
     """
     grouped: dict[Key, list[dict[str, Any]]] = {}
     keys: dict[Any, Key] = {}  # tables by header; a file has few headers (training, held-out strategies)
@@ -54,7 +46,7 @@ def parse_lines(lines: Iterable[bytes], record_type: RecordType, first_line: int
             grouped.setdefault(keys[header], []).append(record)
         except _UNUSABLE as error:
             problems.append(replace_surrogates(f"{record_type.file}, line {number}: {type(error).__name__}: {error}"))
-    return Parsed({key: _table(records, key, record_type) for key, records in grouped.items()}, problems, newest)
+    return {key: _table(records, key, record_type) for key, records in grouped.items()}, problems, newest
 
 
 def _decode(line: bytes) -> Any:
@@ -114,10 +106,8 @@ def _last_fields(record: dict[str, Any], key: Key, record_type: RecordType) -> d
     Numbers are finite or None. A field of another type, which a newer schema may have, is left out.
     """
     fields: dict[str, Any] = {}
-    types = dict.fromkeys(record_type.numbers, (NUMBER, "per step" if record_type.per_step else "one")) | dict(
-        record_type.last
-    )
-    for name, (element, shape) in types.items():
+    types = dict.fromkeys(record_type.numbers, (NUMBER, "per step" if record_type.per_step else "one"))
+    for name, (element, shape) in (types | dict(record_type.last)).items():
         if name not in record:
             continue
         values = [record[name]] if shape == "one" else record[name]

@@ -10,8 +10,7 @@ from typing import Any
 from cpc.data.store.untrusted import open_regular, read_yaml
 from cpc.monitor.parse import parse_lines
 from cpc.monitor.record_types import BOUND, RECORD_TYPES, RecordType
-from cpc.monitor.table import Key, Table
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import Key, Table, replace_surrogates
 from cpc.monitor.view import AS_TRAINED, RUN_COLOURS, View
 
 CHUNK_BYTES = 1 << 22  # read at once; the longest line
@@ -91,18 +90,18 @@ class RecordsFile:
         return notes
 
     def _add(self, lines: list[bytes]) -> None:
-        parsed = parse_lines(lines, self.record_type, first_line=self.num_lines + 1)
-        for key, table in parsed.tables.items():
+        tables, problems, schema = parse_lines(lines, self.record_type, first_line=self.num_lines + 1)
+        for key, table in tables.items():
             if key in self.tables:
                 self.tables[key].extend(table)
             elif len(self.tables) < MOST_TABLES:
                 self.tables[key] = table
             else:
-                parsed.problems.append(f"{self.record_type.file}: {', '.join(key.names)} is curve {MOST_TABLES + 1}")
+                problems.append(f"{self.record_type.file}: {', '.join(key.names)} is curve {MOST_TABLES + 1}")
         self.num_lines += len(lines)
-        self.newest_schema = max(self.newest_schema, parsed.newest_schema)
-        self.num_problems += len(parsed.problems)
-        self.problems = (self.problems + parsed.problems)[:NUM_PROBLEMS_KEPT]
+        self.newest_schema = max(self.newest_schema, schema)
+        self.num_problems += len(problems)
+        self.problems = (self.problems + problems)[:NUM_PROBLEMS_KEPT]
 
 
 class Run:

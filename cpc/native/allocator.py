@@ -14,8 +14,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 def keep_freed_memory() -> bool:
     """Configure glibc to never map large blocks and never return memory; the peak of memory does not change.
 
-    Returns:
-        Whether the setting was made: False if the C library is not glibc or another allocator is preloaded.
+    Return False if the C library is not glibc or another allocator is preloaded.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

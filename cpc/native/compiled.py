@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,10 +22,8 @@ from torch import Tensor
 DRAWS_PER_THREAD = 1000  # rows of about a millisecond of work, ten times the time to start a thread
 REAL, REALS = "float32 or float64", (torch.float32, torch.float64)  # C has a function for each of the two dtypes
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
-_THREADS = (
-    "-fopenmp",
-    "-fopenmp-simd",
-)  # the OpenMP of torch; code of compilers without OpenMP, such as some clangs, uses one thread
+# the OpenMP of torch; code of compilers without OpenMP, such as some clangs, uses one thread
+_THREADS = ("-fopenmp", "-fopenmp-simd")
 _log = logging.getLogger(__name__)
 
 
@@ -75,16 +74,13 @@ def compiled(source: Path) -> ctypes.CDLL | None:
                     subprocess.run(build, check=True, capture_output=True, text=True)
                     library.replace(folder / name)  # atomic: other processes never see a partial file
             return ctypes.CDLL(str(folder / name))
-        except (
-            OSError,
-            RuntimeError,
-            subprocess.CalledProcessError,
-        ) as error:  # RuntimeError: Path.home() finds no home folder
+        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:  # RuntimeError: there is no home folder
             reason = getattr(error, "stderr", None) or error
     _log.warning("%s could not be compiled and runs in torch instead, which is slower: %s", source.name, reason)
     return None
 
 
+@dataclass(eq=False)
 class CFunction:
     """A function of a C source, and the tensors that it takes. Python reaches C only through `__call__`.
 
@@ -101,37 +97,24 @@ class CFunction:
             then the number of rows, and few samples are drawn on one thread. None: C starts the threads.
     """
 
-    def __init__(
-        self,
-        source: Path,
-        name: str,
-        tensors: Callable[..., dict[str, tuple[torch.dtype | str, tuple[int, ...]]]],
-        *,
-        integers: tuple[str, ...] = (),
-        floats: tuple[str, ...] = (),
-        num_draws: str | None = None,
-    ) -> None:
-        self.source = source
-        self.name = name
-        self.tensors = tensors
-        self.sizes = tuple(inspect.signature(tensors).parameters)
-        self.integers = integers
-        self.floats = floats
-        self.num_draws = num_draws
-        self._numbers = (*self.sizes, *integers, *floats)
-        first = ("threads",) if num_draws is None else ("first", "end")
-        self._types = [ctypes.c_int64] * len((*first, *self.sizes, *integers)) + [ctypes.c_double] * len(floats)
+    source: Path
+    name: str
+    tensors: Callable[..., dict[str, tuple[torch.dtype | str, tuple[int, ...]]]]
+    integers: tuple[str, ...] = ()
+    floats: tuple[str, ...] = ()
+    num_draws: str | None = None
+
+    def __post_init__(self) -> None:
+        self.sizes = tuple(inspect.signature(self.tensors).parameters)
+        self._numbers = (*self.sizes, *self.integers, *self.floats)
+        num_integers = len((*self.sizes, *self.integers)) + (1 if self.num_draws is None else 2)
+        self._types = [ctypes.c_int64] * num_integers + [ctypes.c_double] * len(self.floats)
 
     def __call__(self, sizes: Sequence[int], numbers: Sequence[int | float], tensors: Sequence[Tensor]) -> bool:
-        """Call the function on as many threads as torch uses.
+        """Call the function on as many threads as torch uses, and return whether it accepted all values.
 
-        Args:
-            sizes: the sizes, in their order.
-            numbers: the integers and floats, in their order.
-            tensors: tensors with the dtypes and shapes of these sizes, contiguous and on the CPU.
-
-        Returns:
-            Whether the function accepted all values.
+        `numbers` are integers and floats. The tensors have the dtypes and shapes of the sizes, are contiguous and on
+        the CPU.
         """
         if len(sizes) != len(self.sizes) or len(sizes) + len(numbers) != len(self._numbers):
             raise ValueError(f"{self.name} takes the numbers {', '.join(self._numbers)}; got {(*sizes, *numbers)}")

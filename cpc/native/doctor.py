@@ -11,9 +11,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from cpc.config.argument_rules import Range
 from cpc.config.extras import DISTRIBUTION
@@ -28,63 +29,46 @@ OPTIONAL = {
 MODULES = {"pillow": "PIL", "scikit-image": "skimage"}  # import names that differ from the name of the package
 AUDIO_FORMATS = ("WAV", "FLAC", "OGG", "MP3")
 SCARCE_DISK_GIB = 2.0
-
-
-class Check(NamedTuple):
-    """One line of the report.
-
-    Attributes:
-        name: name of the checked part.
-        state: `ok`; `missing` if an optional part does not work; `broken` if a necessary part does not work.
-        detail: the result of the check, and how to fix a problem.
-    """
-
-    name: str
-    state: Literal["ok", "missing", "broken"]
-    detail: str
+# The state of a part, and the result of its check, or how to fix it; missing: an optional part does not work.
+Check = tuple[Literal["ok", "missing", "broken"], str]
 
 
 def main() -> None:
     """Print the report; exit with status 1 if a necessary part is broken."""
     checks = report()
-    for check in checks:
-        print(f"{check.state:8}{check.name:14}{check.detail}")
-    broken = [check.name for check in checks if check.state == "broken"]
-    if broken:
+    for name, (state, detail) in checks.items():
+        print(f"{state:8}{name:14}{detail}")
+    if broken := [name for name, (state, _) in checks.items() if state == "broken"]:
         print(f"\nbroken: {', '.join(broken)}")
         sys.exit(1)
     print("\neverything necessary works")
 
 
-def report() -> list[Check]:
+def report() -> dict[str, Check]:
     """Check every part of the environment. The check takes as long as the imports of torch and lightning."""
     reinstall = f"install again: {SYNC} --reinstall"
-    return [
+    needed_for_speech = f"`cpc data synthesize` and `cpc quickstart` need it: {SYNC}"
+    return {
         # The metadata of the package excludes older versions of Python.
-        run_check("python", lambda: f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
-        *(run_check(name, lambda name=name: package(name), reinstall) for name in NECESSARY),
-        run_check("gpu", gpu, "everything runs on the CPU", is_necessary=False),
-        run_check("C compiler", compiler, "a step of training takes longer: install gcc", is_necessary=False),
-        run_check("audio files", audio_files, f"install a library that can read them: {SYNC}"),
-        run_check(
-            "espeak-ng", espeak, f"`cpc data synthesize` and `cpc quickstart` need it: {SYNC}", is_necessary=False
-        ),
-        *(
-            run_check(name, lambda name=name: package(name), f"{purpose}: {SYNC}", is_necessary=False)
-            for name, purpose in OPTIONAL.items()
-        ),
-        run_check("disk", lambda: disk(Path.cwd()), "free some, or choose another folder with --run_dir"),
-    ]
+        "python": run_check(lambda: f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
+        **{name: run_check(partial(package, name), reinstall) for name in NECESSARY},
+        "gpu": run_check(gpu, "everything runs on the CPU", is_necessary=False),
+        "C compiler": run_check(compiler, "a step of training takes longer: install gcc", is_necessary=False),
+        "audio files": run_check(audio_files, f"install a library that can read them: {SYNC}"),
+        "espeak-ng": run_check(espeak, needed_for_speech, is_necessary=False),
+        **{n: run_check(partial(package, n), f"{use}: {SYNC}", is_necessary=False) for n, use in OPTIONAL.items()},
+        "disk": run_check(lambda: disk(Path.cwd()), "free some, or choose another folder with --run_dir"),
+    }
 
 
-def run_check(name: str, find: Callable[[], str], advice: str = "", *, is_necessary: bool = True) -> Check:
+def run_check(find: Callable[[], str], advice: str = "", *, is_necessary: bool = True) -> Check:
     """Return the result of `find`, or the reason of its failure with `advice`. Native libraries may raise any error."""
     try:
-        return Check(name, "ok", find())
+        return "ok", find()
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         reason = reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
-        return Check(name, "broken" if is_necessary else "missing", f"{reason}; {advice}")
+        return "broken" if is_necessary else "missing", f"{reason}; {advice}"
 
 
 def package(name: str) -> str:
@@ -142,7 +126,3 @@ def disk(folder: Path) -> str:
     free_gib = round(shutil.disk_usage(folder).free / 2**30, 1)
     Range(SCARCE_DISK_GIB).check("GiB free in the current folder", free_gib)
     return f"{free_gib} GiB free in the current folder"
-
-
-if __name__ == "__main__":
-    main()

@@ -30,9 +30,8 @@ _exiting = threading.Event()
 def watch_cores() -> bool:
     """Start a thread that checks twice a second whether threads wait for cores, and lets them spin or sleep.
 
-    Returns:
-        Whether the thread runs. It does not if the environment has `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT`, torch has one
-        thread, or the system does not measure how long threads wait for a core (Linux does).
+    Return False, without a thread, if the environment has `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT`, torch has one thread,
+    or the system does not measure how long threads wait for a core (Linux does).
     """
     is_decided = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
     if is_decided or torch.get_num_threads() == 1 or not seconds_without_core():

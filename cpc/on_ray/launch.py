@@ -12,29 +12,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from cpc.config.argument_rules import Count, Range, checked
-from cpc.on_ray.places import import_ray, reserved
+from cpc.on_ray.places import enter, import_ray, reserved
 
 _LISTEN_SECONDS = 0.5
 
 
 class Place(NamedTuple):
-    """The reserved place of a rank in the cluster.
+    """The reserved place of a rank in the cluster."""
 
-    Attributes:
-        node: Ray's id of the machine.
-        address: network address of the machine.
-        port: a free port of the machine.
-        gpus: indices of the reserved GPUs on the machine.
-    """
-
-    node: str
+    node: str  # Ray's id of the machine
     address: str
-    port: int
-    gpus: list[str]
+    port: int  # a free port of the machine
+    gpus: list[str]  # indices of the reserved GPUs on the machine
 
 
 @checked
@@ -76,13 +68,9 @@ def launch(
         nodes = group_by_node(places)
         starts = []
         for number, ranks in enumerate(nodes):
-            environment = {
-                "MASTER_ADDR": places[0].address,
-                "MASTER_PORT": str(places[0].port),
-                "NODE_RANK": str(number),
-                "CUDA_VISIBLE_DEVICES": ",".join(gpu for rank in ranks for gpu in places[rank].gpus),
-            }
-            starts.append((actors[ranks[0]], environment))
+            meeting = {"MASTER_ADDR": places[0].address, "MASTER_PORT": str(places[0].port), "NODE_RANK": str(number)}
+            gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpu for rank in ranks for gpu in places[rank].gpus)}
+            starts.append((actors[ranks[0]], meeting | gpus))
         trainer = [f"--trainer.devices={len(nodes[0])}", f"--trainer.num_nodes={len(nodes)}"]
         ray.get([actor.start.remote([*command, *trainer], each, os.getcwd()) for actor, each in starts])
         if code := _follow_all(ray, [actor for actor, _ in starts]):
@@ -94,12 +82,10 @@ def group_by_node(places: Sequence[Place]) -> list[list[int]]:
     nodes: dict[str, list[int]] = {}
     for rank, place in enumerate(places):
         nodes.setdefault(place.node, []).append(rank)
-    counts = list(map(len, nodes.values()))
-    if len(set(counts)) > 1:
-        raise ValueError(
-            f"`num_ranks`={len(places)} are distributed over {len(counts)} machines of the Ray cluster as "
-            f"{', '.join(map(str, counts))}, but all machines must have the same number"
-        )
+    counts = ", ".join(str(len(ranks)) for ranks in nodes.values())
+    if len({len(ranks) for ranks in nodes.values()}) > 1:
+        machines = f"{len(nodes)} machines of the Ray cluster as {counts}"
+        raise ValueError(f"`num_ranks`={len(places)} are distributed over {machines}, but must be equally many on each")
     return list(nodes.values())
 
 
@@ -114,12 +100,10 @@ class _Machine:
         return Place(node, ray.util.get_node_ip_address(), port, [str(gpu) for gpu in ray.get_gpu_ids()])
 
     def start(self, command: list[str], environment: dict[str, str], folder: str) -> None:
-        if not Path(folder).is_dir():
-            raise ValueError(f"{socket.gethostname()} has no folder {folder}, where `cpc ray` was started")
+        enter(folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cpc.cli", *command],
             env=os.environ | environment,
-            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -4,26 +4,28 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from cpc.config.extras import install_hint
+from cpc.config.argument_rules import Range
+from cpc.config.extras import import_extra
 
 _WAIT_SECONDS = 30.0  # time to wait for places: another job may be about to end
-_SETTINGS = {  # settings that Ray reads when it is imported; the user's environment takes precedence
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # otherwise each Ray process under `uv run` packs the folder and syncs again
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def import_ray() -> Any:
-    """Import the package `ray`."""
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError(f"a Ray cluster needs ray: {install_hint('ray')}") from error
-    return ray
+    """Import the package `ray`, which then reads its settings; the user's environment takes precedence."""
+    # Otherwise each Ray process under `uv run` packs the folder and syncs again.
+    for name in ("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"):
+        os.environ.setdefault(name, "0")
+    return import_extra("ray", "ray", "a Ray cluster needs ray")
+
+
+def enter(folder: str) -> None:
+    """Make the user's current folder that of this process, which may be on another machine."""
+    if not Path(folder).is_dir():
+        raise ValueError(f"{socket.gethostname()} has no folder {folder}: all machines must see the same files")
+    os.chdir(folder)
 
 
 @contextmanager
@@ -32,19 +34,13 @@ def reserved(
 ) -> Iterator[list[dict[str, Any]]]:
     """Reserve places for actors, on as few machines as possible, and release them at the end.
 
-    Args:
-        option: the user's option for `num_places`, for messages.
-        num_places: number of places.
-        num_cpus: CPUs of each place.
-        num_gpus: GPUs of each place.
-        address: address of the cluster; if not given, RAY_ADDRESS or the cluster on this machine. If there is no
-            cluster, one is started here, and ended when the places are released.
+    Without an address, the cluster is that of RAY_ADDRESS or on this machine. If there is no cluster, one is started
+    here, and ended when the places are released. `option` is the user's option for `num_places`, for messages.
 
     Yields:
         For each place, the options of an actor that runs there.
     """
-    if num_places < 1:
-        raise ValueError(f"`{option}`={num_places} must be at least 1")
+    Range(1).check(f"`{option}`", num_places)
     ray = import_ray()
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -65,14 +61,9 @@ def reserved(
             if not group.wait(_WAIT_SECONDS):
                 free = _format(ray.available_resources(), required)
                 raise ValueError(f"{needs} {free} free, and {_format(bundle, required)} must be on one machine")
-            yield [
-                {
-                    "num_cpus": num_cpus,
-                    "num_gpus": num_gpus,
-                    "scheduling_strategy": PlacementGroupSchedulingStrategy(group, index),
-                }
-                for index in range(num_places)
-            ]
+            resources = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+            strategies = (PlacementGroupSchedulingStrategy(group, index) for index in range(num_places))
+            yield [resources | {"scheduling_strategy": strategy} for strategy in strategies]
         finally:
             remove_placement_group(group)
     finally:

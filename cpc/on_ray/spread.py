@@ -1,14 +1,12 @@
 """Application of a function to many items by workers of a Ray cluster; results come in the order of the items."""
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cpc.native.allocator import keep_freed_memory
-from cpc.on_ray.places import import_ray, reserved
+from cpc.on_ray.places import enter, import_ray, reserved
 
 _MOST_ATTEMPTS = 3  # number of attempts at an item, if its worker dies for lack of memory or with its machine
 
@@ -26,16 +24,10 @@ def spread(
 ) -> Generator[Result, None, None]:
     """Yield `start()(item)` for every item, in the order of `items`, computed by `num_workers` processes.
 
-    A worker calls `start` once, then works on one item at a time. If a worker dies, another worker repeats its item, so
-    the function must write files atomically. Workers use the current folder of this process, so that relative paths are
-    the same; all machines of the cluster must see the same files.
-
-    Args:
-        start: function that loads shared data, such as a model, and returns the function that is applied to items.
-        items: the items.
-        num_workers: number of workers, each with one CPU of the cluster.
-        num_gpus: GPUs of each worker.
-        name: function that returns the name of an item, for messages.
+    A worker, with one CPU and `num_gpus`, calls `start` once, which loads shared data, then works on one item at a
+    time. If a worker dies, another worker repeats its item, so the function must write files atomically. Workers use
+    the current folder of this process; all machines of the cluster must see the same files. Messages call an item
+    `name(item)`.
 
     Raises:
         ValueError: if places cannot be reserved; see `reserved`.
@@ -78,11 +70,7 @@ class _Worker:
 
     def compute(self, item: Any) -> Any:
         if self._work is None:  # not in the constructor, whose exceptions Ray does not report clearly
-            if not Path(self._folder).is_dir():
-                raise ValueError(
-                    f"{socket.gethostname()} has no folder {self._folder}: all machines must see the same files"
-                )
-            os.chdir(self._folder)
+            enter(self._folder)
             keep_freed_memory()
             if "torch" in sys.modules:
                 from cpc.native.processor import prepare_processor
@@ -98,7 +86,5 @@ def _value(ray: Any, result: Any, name: object) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:
-        reason = " ".join(str(error).split())
-        raise OSError(
-            f"{name}: its Ray worker ended {_MOST_ATTEMPTS} times; was it killed, or is memory short? Ray: {reason}"
-        ) from error
+        reason = f"was it killed, or is memory short? Ray: {' '.join(str(error).split())}"
+        raise OSError(f"{name}: its Ray worker ended {_MOST_ATTEMPTS} times; {reason}") from error

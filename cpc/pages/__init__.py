@@ -1,1 +1,1 @@
-"""The output of commands: tables, reports, charts and HTML."""
+"""The output of commands: tables, reports, colours and HTML."""

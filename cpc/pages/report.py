@@ -1,12 +1,13 @@
 """The result of a command, as notebooks and terminals show it."""
 
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
-from cpc.pages.html import node, render, table
+from cpc.pages.html import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,8 +37,8 @@ class Table(NamedTuple):
 
     def html(self) -> str:
         """Return the table as HTML."""
-        grid = render(table(self.header, self.rows)) if self.rows else ""
-        return f"<p>{escape(self.title)}</p>{grid}" + "".join(render(node("p", note)) for note in self.notes)
+        grid = table(self.header, self.rows) if self.rows else ""
+        return f"<p>{escape(self.title)}</p>{grid}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
 
 class Report(Mapping[str, Any]):
@@ -79,14 +80,28 @@ class Report(Mapping[str, Any]):
         return drawn(self._draw)
 
 
+def written(places: Path | str | Sequence[Path], options: Mapping[str, Any]) -> str:
+    """Return the lines that a command prints about its files."""
+    return "\n".join(f"{place} written" for place in ([places] if isinstance(places, Path | str) else places))
+
+
+def number(value: SupportsFloat | None, digits: int = 3) -> str:
+    """Return a value as text.
+
+    >>> number(1.23456), number(None), number(float("nan"))
+    ('1.235', 'n/a', 'n/a')
+    """
+    return "n/a" if value is None or not math.isfinite(value) else f"{float(value):.{digits}f}"
+
+
 def drawn(draw: Callable[["Figure"], None]) -> "Figure":
     """Return a new figure after `draw` has drawn into it. It shows itself in notebooks, also without `pyplot`."""
     from matplotlib.figure import Figure
 
-    class Picture(Figure):
-        def _repr_png_(self) -> bytes:
-            self.savefig(stream := io.BytesIO(), format="png")
-            return stream.getvalue()
+    def picture() -> bytes:
+        figure.savefig(stream := io.BytesIO(), format="png")
+        return stream.getvalue()
 
-    draw(figure := Picture(layout="constrained"))
+    draw(figure := Figure(layout="constrained"))
+    figure._repr_png_ = picture  # type: ignore[attr-defined]
     return figure

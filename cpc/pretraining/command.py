@@ -30,7 +30,7 @@ from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import CompileMode, Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.ranks import RankError, end_with_agent, must_start_ranks, reason_to_show, start_ranks
+from cpc.pretraining.ranks import end_with_agent, leave, must_start_ranks, reason_to_show, start_ranks
 from cpc.pretraining.run import Run
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
@@ -111,7 +111,7 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
         ValueError: before training, if options contradict each other (the message names them), or another process
             trains in the run's folder.
         KeyboardInterrupt: after Ctrl-C; the first Ctrl-C finishes the step and saves.
-        RankError: if one of several ranks fails.
+        OSError: if one of several ranks fails.
         SystemExit: after SIGTERM or SIGHUP, which finish the step and save, with the exit status 128 + signal number.
     """
     end_with_agent()
@@ -136,8 +136,7 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
 
 def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first_step: int) -> None:
     config, trainer = command.config, command.trainer
-    if first_step > trainer.max_steps:
-        raise ValueError(f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}")
+    Range(first_step).check(f"{checkpoint}: --trainer.max_steps", trainer.max_steps)
     if first_step == trainer.max_steps:
         print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return
@@ -184,18 +183,14 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
             )
         if trainer.world_size > 1 and folder.has_started and (reason := reason_to_show(error)):
             advice = how_to_continue(run_dir)
-            raise RankError(reason if advice in reason else f"{reason}; {advice}") from error
+            raise OSError(reason if advice in reason else f"{reason}; {advice}") from error
         raise error
     finally:
         for number, handler in former_handlers.items():
             if handler is not None:  # None: a handler that was not set from Python, and was not replaced
                 signal.signal(number, handler)
     if folder.stopped_by is not None:
-        if not trainer.is_global_zero:
-            raise SystemExit(0)  # so that the run ends with the status of rank 0
-        if folder.stopped_by == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + folder.stopped_by)
+        leave(128 + folder.stopped_by if trainer.is_global_zero else 0)  # the run ends with the status of rank 0
 
 
 def _worker_error(error: BaseException | None) -> str | None:
@@ -281,10 +276,8 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
         if size is None:
             raise
         memory = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more than 2^64 bytes"
-        raise ValueError(
-            f"a tensor of the model takes {memory}, which this machine does not have: lower the widths of "
-            "model.encoder, model.context, model.predictor and model.loss"
-        ) from error
+        advice = "lower the widths of model.encoder, model.context, model.predictor and model.loss"
+        raise ValueError(f"a tensor of the model takes {memory}, which this machine lacks: {advice}") from error
     finally:
         sys.argv = own_arguments
 

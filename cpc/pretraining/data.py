@@ -7,7 +7,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
@@ -86,10 +85,6 @@ class PretrainingData(pl.LightningDataModule):
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move the observations, as `Batch.to` does."""
         return batch.to(device)
-
-    def initialisation_batch(self) -> Tensor:
-        """Return observations for the data-dependent initialisation, the same on every rank."""
-        return self.modality.initialisation_batch(self.corpus)
 
     def class_names(self, task: str) -> list[str]:
         """Return the classes of an online probe."""

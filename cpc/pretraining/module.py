@@ -9,11 +9,13 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from cpc.bounds import Bound, BoundTally
 from cpc.checkpoint import nonfinite_names
 from cpc.config.argument_rules import Choices, Count, Natural, NonNegative, Positive, Seed, Share, check_values
 from cpc.config.description import describe, without_removed
+from cpc.contexts.context import time_constants
 from cpc.data.batch import Batch
 from cpc.data.modality import Modality
 from cpc.evaluation import held_out_bounds
@@ -24,7 +26,6 @@ from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.predictors import Output
 from cpc.pretraining.chunks import contrast_in_chunks
-from cpc.pretraining.parameter_groups import UNDECAYED, parameter_groups
 from cpc.pretraining.resume import differences, random_states, restore_random_states
 from cpc.pretraining.step_graphs import NUM_WARM_UPS, StepGraphs, StepResult
 from cpc.probes.online import OnlineProbe
@@ -34,6 +35,11 @@ _ADAM_SETTINGS = ("optimiser", "learning_rate", "betas", "epsilon", "weight_deca
 _MODEL_SETTINGS = (*_ADAM_SETTINGS, "warmup_steps", "schedule", "frozen")
 CompileMode = Literal["off", "default", "reduce-overhead"]
 _TRAINER_SETTINGS = ("max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision")
+_NOT_FINITE = (
+    "training stops, but earlier checkpoints are good. Lower model.learning_rate, clip gradients "
+    "(trainer.gradient_clip_val)"
+)
+_UNDECAYED = {"weight_decay": 0.0}
 
 
 class Pretraining(pl.LightningModule):
@@ -127,7 +133,7 @@ class Pretraining(pl.LightningModule):
         self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
-            self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
+            self.model.initialise_from(self.data.initialisation_batch(self.trainer.datamodule.corpus))
         if self.compile_mode == "default":
             self._compiled = torch.compile(self.model.forward, fullgraph=True, dynamic=False)
 
@@ -193,15 +199,10 @@ class Pretraining(pl.LightningModule):
             for probe in probes:
                 probe.add_held_out(batch, latents, contexts)
 
-        found = held_out_bounds(
-            self.model,
-            self.trainer.datamodule.held_out,
-            [EvalProtocol(name, self.model.loss_part.num_negatives) for name in self.strategies],
-            forward_context=self.trainer.precision_plugin.forward_context,
-            gather=self._gather_tally,
-            on_batch=test_probes,
-        )
-        bounds = list(found.values())
+        protocols = [EvalProtocol(name, self.model.loss_part.num_negatives) for name in self.strategies]
+        options: dict[str, Any] = {"forward_context": self.trainer.precision_plugin.forward_context}
+        options |= {"gather": self._gather_tally, "on_batch": test_probes}
+        bounds = list(held_out_bounds(self.model, self.trainer.datamodule.held_out, protocols, **options).values())
         return bounds, [probe.held_out_record(self.trainer, self.global_step, bounds[0]) for probe in probes]
 
     def require_finite_loss(self) -> None:
@@ -216,11 +217,10 @@ class Pretraining(pl.LightningModule):
         step, contrast, sequence_id = unchecked
         is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
         steps = ", ".join(each.name for each, bad in zip(self.model.steps, is_broken, strict=True) if bad)
+        ids = None if sequence_id is None else sequence_id.tolist()
         raise FloatingPointError(
-            f"the loss is {contrast.loss.item()} at training step {step}, from the predictions k = {steps}: training "
-            "stops, but earlier checkpoints are good. Lower model.learning_rate, clip gradients "
-            f"(trainer.gradient_clip_val) or look for broken data among the {self.data.unit} with the sequence ids "
-            f"{None if sequence_id is None else sequence_id.tolist()}"
+            f"the loss is {contrast.loss.item()} at training step {step}, from the predictions k = {steps}: "
+            f"{_NOT_FINITE}, or look for broken data among the {self.data.unit} with the sequence ids {ids}"
         )
 
     def require_finite(self) -> None:
@@ -234,11 +234,8 @@ class Pretraining(pl.LightningModule):
         self.require_finite_loss()
         broken = nonfinite_names(self.model)
         if broken:
-            raise FloatingPointError(
-                f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} not finite after step "
-                f"{self.global_step}: training stops, but earlier checkpoints are good. Lower model.learning_rate or "
-                "clip gradients (trainer.gradient_clip_val)"
-            )
+            names = f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'}"
+            raise FloatingPointError(f"{names} not finite after step {self.global_step}: {_NOT_FINITE}")
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return Adam with a linear warm-up, followed by a constant or cosine schedule."""
@@ -255,28 +252,19 @@ class Pretraining(pl.LightningModule):
         self.model.loss_part.watch(optimiser)
         # trainer.estimated_stepping_batches is not used, because reading it makes Lightning drop the loader's state on
         # resume.
-        max_steps = self.trainer.max_steps
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimiser, lambda step: self._learning_rate_factor(step, max_steps)
-        )
+        schedule = LambdaLR(optimiser, lambda step: self._learning_rate_factor(step, self.trainer.max_steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the architecture, the settings, and every rank's generators and unfinished tally."""
-        encoder = self.model.encoder
+        encoder, rank_state = self.model.encoder, {"draws": self.generator.get_state(), "tally": self.tally.sums}
+        rank_state |= {"context_state": self.context_state}
         checkpoint["cpc"] = {
             "architecture": self._architecture,
             "from_data": {name: getattr(encoder, name) for name in getattr(encoder, "from_data", ())},
             "settings": self._settings(),
             "num_workers": self.data.num_workers,
-            "ranks": self.gather_from_ranks(
-                {
-                    "draws": self.generator.get_state(),
-                    **random_states(self.device),
-                    "tally": self.tally.sums,
-                    "context_state": self.context_state,
-                }
-            ),
+            "ranks": self.gather_from_ranks(rank_state | random_states(self.device)),
         }
 
     def take_from_data(self, settings: dict[str, Any]) -> None:
@@ -313,10 +301,8 @@ class Pretraining(pl.LightningModule):
             return ranks[self.global_rank]
         draws = ranks[0]["draws"] if self.model.loss_part.uses_all_ranks else self.generator.get_state()
         own = ranks[self.global_rank] if self.global_rank < len(ranks) else {"draws": draws}
-        parts = (
-            torch.cat(batch, 2).chunk(num_ranks, 2) for batch in zip(*(each["tally"] for each in ranks), strict=True)
-        )
-        return own | {"tally": [part[self.global_rank] for part in parts]}
+        batches = zip(*(each["tally"] for each in ranks), strict=True)
+        return own | {"tally": [torch.cat(batch, 2).chunk(num_ranks, 2)[self.global_rank] for batch in batches]}
 
     def on_train_start(self) -> None:
         """Apply changed settings after a resume, since the optimiser's state restores the earlier ones."""
@@ -328,7 +314,7 @@ class Pretraining(pl.LightningModule):
         optimiser, schedule = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         rate = self.learning_rate * self._learning_rate_factor(schedule.last_epoch, self.trainer.max_steps)
         for group in optimiser.param_groups:
-            own = {} if group is optimiser.param_groups[0] else UNDECAYED
+            own = {} if group is optimiser.param_groups[0] else _UNDECAYED
             group.update(optimiser.defaults | {"lr": rate, "initial_lr": self.learning_rate} | own)
         schedule.base_lrs = [self.learning_rate] * len(optimiser.param_groups)
 
@@ -385,6 +371,18 @@ class Pretraining(pl.LightningModule):
         batches = zip_longest(*self.gather_from_ranks(tally.sums))  # text may end earlier on some ranks
         gathered.sums = [torch.cat([part for part in parts if part is not None], 2) for parts in batches]
         return gathered
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Return a group of the parameters, followed by one of the time constants, without weight decay, if there are any.
+
+    Weight decay would move a step towards 1 and a frequency towards 0, whatever the data need.
+    """
+    exempt = time_constants(model)
+    groups: dict[bool, list[nn.Parameter]] = {False: []}
+    for name, parameter in model.named_parameters():
+        groups.setdefault(name in exempt, []).append(parameter)
+    return [{"params": parameters} | (_UNDECAYED if is_exempt else {}) for is_exempt, parameters in groups.items()]
 
 
 def _freeze(model: CPC, names: tuple[str, ...]) -> None:

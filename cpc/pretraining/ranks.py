@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning.pytorch as pl
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -16,13 +16,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import __main__
-from cpc.pretraining.run_folder import LOST, how_to_continue, is_connection_lost
+from cpc.pretraining.run_folder import LOST, STOP_SIGNALS, how_to_continue, is_connection_lost
 
 _CAUSE_SECONDS = 2.0  # torchrun's agent looks ten times a second which rank ended first
-
-
-class RankError(OSError):
-    """An error that names the rank that failed, its message, and how to continue."""
 
 
 def must_start_ranks(trainer: pl.Trainer) -> bool:
@@ -40,15 +36,14 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
 
     Raises:
         ValueError: if this program is a notebook or `python -c`, which cannot be started again.
+        OSError: if a rank fails; it has the name and the message of the rank, and how to continue.
     """
     if num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
         names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"
         raise ValueError(f"`trainer.num_nodes`={num_nodes} needs torchrun, or {names} in the environment")
     if getattr(__main__, "__spec__", None) is None and not hasattr(__main__, "__file__"):
-        raise ValueError(
-            f"{num_ranks * num_nodes} ranks run this program again, but a notebook or `python -c` cannot be run again: "
-            "set `trainer.devices` to 1, or use `cpc pretrain`"
-        )
+        problem = "ranks run this program again, which a notebook or `python -c` cannot"
+        raise ValueError(f"{num_ranks * num_nodes} {problem}: set `trainer.devices` to 1, or use `cpc pretrain`")
     rendezvous: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     if num_nodes > 1:
         endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -59,7 +54,7 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
     is_module = getattr(__main__, "__spec__", None) is not None
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     program = ["-m", __main__.__spec__.name] if is_module else [str(Path(sys.argv[0]).absolute())]
-    stop_signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    stop_signals = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     stopped_by = 0
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -75,21 +70,20 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
     try:
         elastic_launch(config, sys.executable)(*program, *sys.argv[1:])
     except SignalException:
-        _leave(128 + stopped_by)
+        leave(128 + stopped_by)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if 128 < failure.exitcode:
-            _leave(failure.exitcode)
-        raise RankError(f"rank {rank} of {num_ranks * num_nodes}: {_cause(failure, run_dir)}") from None
+            leave(failure.exitcode)
+        raise OSError(f"rank {rank} of {num_ranks * num_nodes}: {_cause(failure, run_dir)}") from None
     finally:
         for number, former in stop_signals.items():
             signal.signal(number, former or signal.SIG_DFL)
 
 
-def _leave(code: int) -> None:
-    if code == 128 + signal.SIGINT:
-        raise KeyboardInterrupt
-    raise SystemExit(code)
+def leave(code: int) -> NoReturn:
+    """End as a process that a signal stopped, or with another exit status."""
+    raise KeyboardInterrupt() if code == 128 + signal.SIGINT else SystemExit(code)
 
 
 def _cause(failure: ProcessFailure, run_dir: Path) -> str:

@@ -1,17 +1,4 @@
-"""A run's folder: bound.jsonl, checkpoints (last, best), the exported model, config.yaml.
-
-run_dir/
-  config.yaml             the full config
-  bound.jsonl             one line per evaluation and strategy
-  probe.jsonl             one line per evaluation of the online probe
-  health.jsonl            one line per recorded step: gradient, speed, variance and rank of z and c
-  events.jsonl            one line per start and end
-  lock                    the process that trains here, while it runs
-  checkpoints/last.ckpt   checkpoint to resume from
-  checkpoints/best.ckpt   checkpoint with the best held-out bound so far
-  model/                  model.safetensors and config.json: cpc.load_pretrained(run_dir)
-  tensorboard/
-"""
+"""A run's folder: its records (docs/records.md), checkpoints (last, best), exported model and config.yaml."""
 
 import math
 import os
@@ -19,6 +6,7 @@ import re
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,6 +41,7 @@ def _how_computed(trainer: pl.Trainer, module: Pretraining) -> str:
     return f"{on}, the loss's products in {rounding}{compiled}"
 
 
+@dataclass(eq=False)
 class RunFolder(Checkpoint):
     """A callback that writes records and checkpoints to the run's folder.
 
@@ -66,25 +55,16 @@ class RunFolder(Checkpoint):
     numbers from the checkpoint instead of `seeds`, which has them by the names of their options.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        record_every_steps: int,
-        eval_every_steps: int,
-        checkpoint_every_steps: int,
-        config_yaml: str,
-        init_from: str | None = None,
-        init_trained_on: dict[str, Any] | None = None,
-        seeds: dict[str, int | bool] | None = None,
-    ) -> None:
-        self.folder = folder
-        self.record_every_steps = record_every_steps
-        self.eval_every_steps = eval_every_steps
-        self.checkpoint_every_steps = checkpoint_every_steps
-        self.config_yaml = config_yaml
-        self.init_from = init_from
-        self.init_trained_on = init_trained_on
-        self.seeds = seeds or {}
+    folder: Path
+    record_every_steps: int
+    eval_every_steps: int
+    checkpoint_every_steps: int
+    config_yaml: str
+    init_from: str | None = None
+    init_trained_on: dict[str, Any] | None = None
+    seeds: dict[str, int | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._unused: list[str] = []  # differing options, which have no effect on a resumed run
         self.best_bound_nats = -math.inf
         self.stopped_by: int | None = None  # the stop signal of any rank
@@ -120,16 +100,13 @@ class RunFolder(Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: Pretraining) -> None:
         """Drop the records that a resumed run will write again, and handle the stop signals."""
         self._last_step = trainer.global_step
-        held_out = trainer.datamodule.held_out
-        held_out_protocol = {
-            **pl_module.data.of_all_ranks(trainer.world_size).held_out_protocol,
-            "num_batches": held_out.num_batches,
-        }
-        if any(self._held_out_protocol.get(name, value) != value for name, value in held_out_protocol.items()):
+        held_out, data = trainer.datamodule.held_out, pl_module.data
+        protocol = data.of_all_ranks(trainer.world_size).held_out_protocol | {"num_batches": held_out.num_batches}
+        if any(self._held_out_protocol.get(name, value) != value for name, value in protocol.items()):
             self.best_bound_nats = -math.inf  # because bounds on different batches cannot be compared
-        self._held_out_protocol = held_out_protocol
+        self._held_out_protocol = protocol
         if trainer.is_global_zero:
-            data, corpus = pl_module.data, trainer.datamodule.corpus
+            corpus = trainer.datamodule.corpus
             self._trained_on = merged(data.trained_on(corpus), self.init_trained_on)
             self._held_out_copies = data.held_out_copies(corpus, self._trained_on)
             if self._held_out_copies and self._held_out_copies["num_shared"]:
@@ -240,10 +217,9 @@ class RunFolder(Checkpoint):
         module: Any = trainer.lightning_module
         if bound.strategy not in (module.model.loss_part.training_strategies[0], module.strategies[0]):
             prefix += f"{bound.strategy}/"
-        metrics = {}
-        for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "accuracy"):
-            metrics[prefix + name] = bound.mean(name)
-        for name in ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "standard_error_nats", "accuracy"):
+        names = ("loss_nats", "mi_bound_nats", "mi_ceiling_nats", "accuracy")
+        metrics = {prefix + name: bound.mean(name) for name in names}
+        for name in (*names, "standard_error_nats"):
             for direction, k, value in zip(bound.directions, bound.steps, getattr(bound, name), strict=True):
                 metrics[f"{prefix}{direction and direction + '/'}k={k:02}/{name}"] = value
         self._log(trainer, metrics, step)
@@ -303,21 +279,14 @@ class RunFolder(Checkpoint):
                 "data": module.data.of_all_ranks(trainer.world_size).saved_settings,
                 "held_out": [self._bound_record(trainer, bound) for bound in bounds],
             }
-            if self.init_from is not None:
-                provenance["init_from"] = self.init_from
-            if self._trained_on:
-                provenance["trained_on"] = self._trained_on
+            origin = {"init_from": self.init_from, "trained_on": self._trained_on or None}
+            provenance |= {name: value for name, value in origin.items() if value is not None}
             save_pretrained(module.model, self.folder / "model", provenance=provenance)
 
 
 def is_connection_lost(error: BaseException) -> bool:
     """Return whether a collective failed because another rank has ended or does not answer."""
     return isinstance(error, RuntimeError) and re.search("(?i)gloo|nccl|timed out|connection", str(error)) is not None
-
-
-def step_of(checkpoint: Path) -> int:
-    """Return the number of optimiser steps of a checkpoint; raises the errors of `read_checkpoint`."""
-    return read_checkpoint(checkpoint)["global_step"]
 
 
 def how_to_continue(folder: Path) -> str:

@@ -83,10 +83,9 @@ class StepGraphs:
         try:
             (result, gradients), replay = self._record(lambda: self._compute_gradients(batch))
         except Exception as error:
-            raise ValueError(
-                "`compile`=reduce-overhead: a part of the model cannot be captured as a CUDA graph "
-                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); choose default or off"
-            ) from error
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            problem = f"a part of the model cannot be captured as a CUDA graph ({reason})"
+            raise ValueError(f"`compile`=reduce-overhead: {problem}; choose default or off") from error
         # The graph reads the plans of the loss, which only a cache holds.
         return batch, result, gradients, replay, self.loss_part.plans
 

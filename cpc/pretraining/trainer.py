@@ -62,10 +62,7 @@ def make_trainer(**options: Any) -> pl.Trainer:
         )
     if left := ", ".join(later_ranks(is_launched=False)):
         if trainer.world_size > 1:
-            raise ValueError(
-                f"{left} in the environment is a rank without WORLD_SIZE, but the options start {trainer.world_size} "
-                "processes: unset it"
-            )
+            raise ValueError(f"{left} in the environment, without WORLD_SIZE, is no rank of several: unset it")
         rank_zero_only.rank = 0  # Lightning has read the variable, and would not log
         say(f"{left} in the environment is ignored: no launcher of several processes has set it")
     return trainer

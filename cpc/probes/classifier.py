@@ -22,10 +22,8 @@ class Probe(nn.Module):
         self.l2, self.is_layer_normed = l2, is_layer_normed
         self.weight = nn.Parameter(torch.zeros(num_classes, dim))
         self.bias = nn.Parameter(torch.zeros(num_classes))
-        self.mean: Tensor
-        self.scale: Tensor
-        self.register_buffer("mean", torch.zeros(dim))
-        self.register_buffer("scale", torch.ones(dim))
+        self.mean = nn.Buffer(torch.zeros(dim))
+        self.scale = nn.Buffer(torch.ones(dim))
 
     def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         """Return unnormalised log-probabilities of the classes."""

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from cpc.data.figure_text import figure_text
 from cpc.data.store.fingerprints import describe_copies
 from cpc.evaluation.tables import NOT_RECORDED, bound_table
-from cpc.pages.chart import number
-from cpc.pages.report import Table
+from cpc.pages.report import Table, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

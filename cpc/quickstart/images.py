@@ -8,9 +8,8 @@ from cpc.data.synthetic.photographs import write_image_corpora
 from cpc.encoders.patch_grid import PatchGrid
 from cpc.quickstart.recipe import BASELINES, CEILING, Config, Recipe, Study, heading, part, pretraining
 
-LATENT_DIM, CONTEXT_DIM = 256, 256
 BATCH_SIZE = 32
-RECIPE_CHOSEN_ON = (
+CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits, which are not used for training or for reported "
     "results. The probe's rate was chosen on frames of synthesised speech."
 )
@@ -30,8 +29,7 @@ one photograph are not.</p>
 
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     """Cut crops from the photographs and enlarge the digits."""
-    facts = {"recipe_chosen_on": RECIPE_CHOSEN_ON, "latent_dim": LATENT_DIM, "context_dim": CONTEXT_DIM}
-    return write_image_corpora(corpus, seed=seed), facts
+    return write_image_corpora(corpus, seed=seed), {}
 
 
 def config(image_size: int, grid: PatchGrid, data: Config, source: Path, seed: int) -> Config:
@@ -39,14 +37,14 @@ def config(image_size: int, grid: PatchGrid, data: Config, source: Path, seed: i
 
     Steps k whose rows overlap with the query's row are skipped, because the context has seen part of their pixels.
     """
-    trunk = part("encoders.TinyTrunk", dim=LATENT_DIM, num_channels=1)
+    trunk = part("encoders.TinyTrunk", dim=256, num_channels=1)
     sampling: Config = {"image_size": image_size, "batch_size": BATCH_SIZE, "eval_batches": 4, "seed": seed}
     skipped: Config = {"skip_steps": grid.overlapping_rows}
     return pretraining(
         (20, 200, 1000),
         part("data.Images", source=str(source), **sampling, **data),
         encoder=part("encoders.PatchEncoder", trunk=trunk, patch_size=grid.patch_size, stride=grid.stride),
-        context=part("contexts.PixelCNN", width=CONTEXT_DIM, directions=["down"]),
+        context=part("contexts.PixelCNN", width=256, directions=["down"]),
         predictor=part("predictors.Bilinear", num_steps=5),
         loss=part("losses.Contrastive", negatives="mixed", **skipped),
         betas=[0.9, 0.98],
@@ -72,6 +70,7 @@ RECIPE = Recipe(
     extras={"skimage": "image"},
     making="images",
     make=make,
+    chosen_on=CHOSEN_ON,
     studies={
         "photographs": study("photographs", 650, 64, PatchGrid(16, 8), augmentation="v1", flip=True),
         "digits": study("digits", 550, 32, PatchGrid(8, 4), augmentation="none", flip=False),

@@ -7,9 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cpc.pages.chart import number
-from cpc.pages.html import write_document
-from cpc.pages.report import Report
+from cpc.pages.html import scroll, write_document
+from cpc.pages.report import Report, number
 from cpc.pretraining.run import Run
 from cpc.quickstart.recipe import Recipe
 
@@ -65,8 +64,7 @@ def _section(title: str, shown: Run | Report) -> str:
     return (
         f"<section><h2>{escape(title)}</h2>\n"
         f'<img alt="{escape(title)}; the values are in the tables below" src="data:image/png;base64,{picture}">\n'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">{shown._repr_html_()}</div>\n'
-        "</section>\n"
+        f"{scroll(shown._repr_html_(), title)}\n</section>\n"
     )
 
 

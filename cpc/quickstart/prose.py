@@ -9,8 +9,7 @@ from cpc.data.text.lines import EMBEDDED
 from cpc.quickstart.recipe import Config, Recipe, Study, part, pretraining
 
 NUM_TOKENS, DIM = 1000, 100
-BATCH_SIZE, CHUNK_TOKENS = 16, 20
-RECIPE_CHOSEN_ON = (
+CHOSEN_ON = (
     "The recipe is that of configs/text/cpu_small.yaml, whose expected perplexity is measured on the valid split; the "
     "perplexity of this page is that of the test split."
 )
@@ -38,14 +37,13 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
             new.write_text(text, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != text:
         raise ValueError(f"{path} holds other prose than this Python ships with: remove it, or name another --corpus")
-    facts = {"recipe_chosen_on": RECIPE_CHOSEN_ON, "num_tokens": NUM_TOKENS, "latent_dim": DIM, "context_dim": DIM}
-    return {"prose": path}, facts
+    return {"prose": path}, {"num_tokens": NUM_TOKENS}
 
 
 def config(source: Path, seed: int) -> Config:
     """Return the config of configs/text/cpu_small.yaml."""
     shares: Config = {"valid_share": 0.1, "test_share": 0.1}
-    chunks: Config = {"lower_case": True, "chunk_tokens": CHUNK_TOKENS, "batch_size": BATCH_SIZE}
+    chunks: Config = {"lower_case": True, "chunk_tokens": 20, "batch_size": 16}
     return pretraining(
         (50, 100, 200),
         part("data.Text", source=str(source), **chunks, **shares),
@@ -66,6 +64,7 @@ def config(source: Path, seed: int) -> Config:
 RECIPE = Recipe(
     making="prose",
     make=make,
+    chosen_on=CHOSEN_ON,
     studies={"prose": Study(config=config, num_steps=1200, evaluation={"split": "test"})},
     heading=HEADING,
     how_to_read=[HOW_TO_READ],

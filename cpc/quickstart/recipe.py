@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 Config = dict[str, Any]
 CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
@@ -14,8 +14,6 @@ WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from th
 rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
 other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
 """
-
-
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
 architecture, initialised from data and never trained; it shows the contribution of the architecture. <i>MFCC</i>,
 <i>HOG</i>, <i>pixels</i> and <i>hand-made</i> are features without learning. <i>Supervised</i> is the same encoder or
@@ -24,60 +22,33 @@ with its accuracy. <i>CPC</i> is the model pretrained here, without labels: z ar
 """
 
 
-class Run(NamedTuple):
-    """A model after pretraining: its folder, its corpus, its device and its seed."""
-
-    folder: Path
-    source: Path
-    device: str
-    seed: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A model that is trained on one corpus, and its probes.
+    """A model that is trained on one corpus, and its probes."""
 
-    Attributes:
-        config: returns the config of `cpc pretrain` from source and seed; the engine adds folder, seed and trainer.
-        num_steps: optimiser steps.
-        evaluation: options of `cpc.evaluation.evaluate`.
-        tasks: tasks of `cpc.probes.report.probe` by their names in report.json; without tasks, nothing is probed.
-        probe: further options of `cpc.probes.report.probe`.
-    """
-
-    config: Callable[[Path, int], Config]
-    num_steps: int
-    evaluation: Mapping[str, Any] = field(default_factory=dict)
-    tasks: Mapping[str, str] = field(default_factory=dict)
-    probe: Mapping[str, Any] = field(default_factory=dict)
+    config: Callable[[Path, int], Config]  # the config by source and seed; the engine adds folder, seed and trainer
+    num_steps: int  # optimiser steps
+    evaluation: Mapping[str, Any] = field(default_factory=dict)  # options of `cpc.evaluate`
+    tasks: Mapping[str, str] = field(default_factory=dict)  # tasks of `cpc.probe` by their names in report.json
+    probe: Mapping[str, Any] = field(default_factory=dict)  # further options of `cpc.probe`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that differs between quickstarts.
+    """Everything that differs between quickstarts."""
 
-    Attributes:
-        extras: modules that must be installed, and the extra that installs each.
-        making: name of the corpus stage in the report's `seconds`.
-        make: makes the corpus in a folder from a seed, unless it exists. Returns the source of each study, and facts
-            for the report; one fact is `recipe_chosen_on`.
-        studies: studies by name; a run's folder has the name of its study.
-        heading: heading of the page, as HTML.
-        how_to_read: explanation of the figures, as HTML.
-        facts: texts on the page by key of the report; the page leaves out keys that the report lacks.
-        representations: names of the probed representations in report.json.
-        caption: the data on which the probes are tested.
-    """
-
-    extras: Mapping[str, str] = field(default_factory=dict)
-    making: str
+    extras: Mapping[str, str] = field(default_factory=dict)  # necessary modules, and the extra that installs each
+    making: str  # name of the corpus stage in the report's `seconds`
+    # Makes the corpus in a folder from a seed, unless it exists. Returns the source of each study, and facts for the
+    # report.
     make: Callable[[Path, int], tuple[Mapping[str, Path], dict[str, Any]]]
-    studies: Mapping[str, Study]
-    heading: str
-    how_to_read: Sequence[str]
-    facts: Mapping[str, str] = field(default_factory=dict)
-    representations: Sequence[str] = ()
-    caption: str = ""
+    chosen_on: str  # how the recipe was chosen; may name facts in braces
+    studies: Mapping[str, Study]  # by name; a run's folder has the name of its study
+    heading: str  # of the page, as HTML
+    how_to_read: Sequence[str] = (CEILING, WHICH_ARE_BOUNDS, BASELINES)
+    facts: Mapping[str, str] = field(default_factory=dict)  # texts on the page by key of the report
+    representations: Sequence[str] = ()  # names of the probed representations in report.json
+    caption: str = ""  # the data on which the probes are tested
 
 
 def heading(title: str, targets: str) -> str:
@@ -94,13 +65,7 @@ def part(name: str, **init_args: Any) -> Config:
 
 
 def pretraining(every_steps: tuple[int, int, int], data: Config, **model: Any) -> Config:
-    """Return the config of `cpc pretrain`.
-
-    Args:
-        every_steps: steps between two records, two held-out evaluations, and two checkpoints.
-        data: the data.
-        model: encoder, context, predictor, loss, and options that differ from those of most recipes.
-    """
+    """Return the config of `cpc pretrain` with steps between two records, two evaluations, and two checkpoints."""
     defaults = {"learning_rate": 2e-3, "warmup_steps": 50, "schedule": "cosine"}
     names = ("record_every_steps", "eval_every_steps", "checkpoint_every_steps")
     return dict(zip(names, every_steps, strict=True)) | {"model": defaults | model, "data": data}

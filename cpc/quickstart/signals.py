@@ -7,21 +7,10 @@ from typing import Any
 import numpy as np
 
 from cpc.data.signals.corpora import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch, write_recordings
-from cpc.quickstart.recipe import (
-    BASELINES,
-    CEILING,
-    WHICH_ARE_BOUNDS,
-    Config,
-    Recipe,
-    Study,
-    heading,
-    part,
-    pretraining,
-)
+from cpc.quickstart.recipe import Config, Recipe, Study, heading, part, pretraining
 
-LATENT_DIM, CONTEXT_DIM = 64, 64
-BATCH_SIZE, WINDOW_SECONDS, PROBE_WINDOW_SECONDS = 16, 10.24, 4.0
-RECIPE_CHOSEN_ON = (
+PROBE_WINDOW_SECONDS = 4.0
+CHOSEN_ON = (
     "The recipe was chosen on another corpus, recordings of a smartphone (HAPT). Only the input of the encoder was "
     "chosen on the people of this corpus: of three inputs, companded signals gave the highest accuracy."
 )
@@ -43,23 +32,20 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     corpus.mkdir(parents=True, exist_ok=True)
     write_recordings(source, arrays)  # written even if it exists, since another seed gives other splits
     return {"smartwatch": source}, {
-        "recipe_chosen_on": RECIPE_CHOSEN_ON,
         "corpus_minutes": round(float(np.sum(arrays.length)) / RATE_HZ / 60, 1),
         "num_people": len(people),
         "num_classes": len(CLASSES),
-        "latent_dim": LATENT_DIM,
-        "context_dim": CONTEXT_DIM,
     }
 
 
 def config(source: Path, seed: int) -> Config:
     """Return configs/signals/activity.yaml for this corpus, with a smaller width and companded signals."""
-    sampling: Config = {"window_seconds": WINDOW_SECONDS, "batch_size": BATCH_SIZE, "eval_batches": 4}
+    sampling: Config = {"window_seconds": 10.24, "batch_size": 16, "eval_batches": 4}
     return pretraining(
         (20, 100, 500),
         part("data.Signals", source=str(source), seed=seed, **sampling),
-        encoder=part("encoders.SignalEncoder", channels=len(CHANNELS), dim=LATENT_DIM, sample_rate_hz=RATE_HZ),
-        context=part("contexts.GRU", dim=CONTEXT_DIM),
+        encoder=part("encoders.SignalEncoder", channels=len(CHANNELS), dim=64, sample_rate_hz=RATE_HZ),
+        context=part("contexts.GRU", dim=64),
         predictor=part("predictors.Bilinear", num_steps=8),
         loss=part("losses.Contrastive", negatives="mixed", skip_steps=2),
     )
@@ -69,6 +55,7 @@ RECIPE = Recipe(
     extras={"seglearn": "signals"},
     making="recordings",
     make=make,
+    chosen_on=CHOSEN_ON,
     studies={
         "smartwatch": Study(
             config=config,
@@ -84,7 +71,6 @@ RECIPE = Recipe(
         )
     },
     heading=heading("what contrastive pretraining learnt from a smartwatch", "one of seven exercises"),
-    how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of exercises", "num_people": "{} people", "num_classes": "{} exercises"},
     representations=("majority", "hand", "random_stream", "cpc", "cpc_stream", "supervised"),
     caption=CAPTION,

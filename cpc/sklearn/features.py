@@ -1,5 +1,6 @@
 """A trained model as a transformer for scikit-learn's pipelines. n waveforms, S samples, D feature dim."""
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from cpc.sklearn.recordings import on_cpu, real_numbers
 from cpc.sklearn.training import models_on_cpu
 
 
+@dataclass(eq=False, repr=False)
 class CPCFeatures(TransformerMixin, BaseEstimator):
     """A transformer that maps each waveform to the mean of its features.
 
@@ -34,12 +36,10 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         sample_rate_hz_: sample rate of the waveforms that the model reads.
     """
 
-    def __init__(
-        self, model: str | Path | CPC, *, features: Literal["c", "z", "zc"] = "c", device: str = "auto"
-    ) -> None:
-        self.model = model
-        self.features = features
-        self.device = device
+    model: str | Path | CPC
+    _: KW_ONLY
+    features: Literal["c", "z", "zc"] = "c"
+    device: str = "auto"
 
     def fit(self, X: Any = None, y: Any = None) -> "CPCFeatures":
         """Read the model, and check the waveforms if any are given."""
@@ -100,9 +100,11 @@ def _waves(X: Any, reader: Features) -> list[np.ndarray]:
 def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
     samples = real_numbers(wave, f"waveform {index}")
     if np.asarray(on_cpu(wave)).dtype.kind in "iu":
-        raise ValueError(f"waveform {index} holds integers, not floats from -1 to 1: divide int16 by 32768")
-    if samples.ndim != 1 or not np.isfinite(samples).all():
-        raise ValueError(f"waveform {index} of shape {list(samples.shape)} must be [S], without NaN or inf")
-    if int(reader.num_frames(np.array(len(samples)))) < 1:
-        raise ValueError(f"waveform {index} has {len(samples)} samples, too few for a single frame")
-    return samples
+        problem = "holds integers, not floats from -1 to 1: divide int16 by 32768"
+    elif samples.ndim != 1 or not np.isfinite(samples).all():
+        problem = f"of shape {list(samples.shape)} must be [S], without NaN or inf"
+    elif int(reader.num_frames(np.array(len(samples)))) < 1:
+        problem = f"has {len(samples)} samples, too few for a single frame"
+    else:
+        return samples
+    raise ValueError(f"waveform {index} {problem}")

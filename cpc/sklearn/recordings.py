@@ -53,12 +53,10 @@ def read_recordings(
     """Return recordings as arrays of channels; an array `[T]` has one channel.
 
     `channels` are the columns of data frames, in the order of the channels; None: all columns as they are.
-    `num_channels` is C; None: that of the first recording. Samples must be finite.
+    `num_channels` is C; None: that of the first recording.
 
     Raises:
-        ValueError: naming the source, the file or the option, if the source is missing, damaged, transposed or of no
-            known format, a channel is unknown, files differ in rate or channels or in units that cannot be converted,
-            the rate is missing or contradicts the source, or a share leaves a split empty.
+        ValueError: if a recording is no array of real finite numbers, is empty, or has other channels.
     """
     recordings: list[np.ndarray] = []
     for row, part in enumerate(parts):

@@ -7,10 +7,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 
-from cpc.bounds import Bound
-from cpc.data.modality import HeldOutBatches, Training
-from cpc.evaluation import held_out_bounds
-from cpc.losses import EvalProtocol
+from cpc.data.modality import Training
 from cpc.model import CPC
 
 _CHECK_EVERY = 50  # steps between two looks at the losses; the host waits for a GPU to see them
@@ -48,12 +45,6 @@ def train(
         optimiser.step()
     model.eval()
     return losses.tolist()
-
-
-def measure(model: CPC, held_out: HeldOutBatches) -> Bound:
-    """Return the bound on held-out batches, by the strategy and the number of negatives of training."""
-    protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
-    return held_out_bounds(model, held_out, [protocol])[protocol]
 
 
 def models_on_cpu(state: dict[str, Any]) -> dict[str, Any]:

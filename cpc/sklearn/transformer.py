@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,17 +33,19 @@ from cpc.data.store.fingerprints import merged
 from cpc.data.tensors import find_device
 from cpc.encoders import SignalEncoder
 from cpc.encoders.encoder import check_scale
-from cpc.losses import Contrastive
+from cpc.evaluation import held_out_bounds
+from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings, similar_lengths
-from cpc.sklearn.training import measure, models_on_cpu, train
+from cpc.sklearn.training import models_on_cpu, train
 
 _LONGEST_WINDOW_LATENTS = 128
 _GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
 _FEWEST_LATENTS = 12  # minimum number of latents of a recording of median length
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Contrastive predictive coding of signals: `fit` pretrains without labels, `transform` returns features.
 
@@ -95,56 +98,28 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             units cannot be converted; in `transform`, if recordings have other channels than in `fit`.
     """
 
-    num_channels_: int
-
-    def __init__(
-        self,
-        *,
-        sample_rate_hz: int | float = 1.0,
-        dim: int = 64,
-        kernels: tuple[int, ...] | None = None,
-        strides: tuple[int, ...] | None = None,
-        front: Literal["raw", "level", "compand"] = "compand",
-        level_seconds: int | float | None = None,
-        baseline_seconds: int | float | None = None,
-        num_channels: int | None = None,
-        units: str | Sequence[str] | None = None,
-        num_steps: Count = 8,
-        negatives: str = "mixed",
-        window_samples: int | None = None,
-        batch_size: Count = 32,
-        max_steps: Natural = 500,
-        learning_rate: Positive = 1e-3,
-        valid_share: int | Annotated[float, Range(0, 1, is_below=True)] = 0.1,
-        features: Annotated[str, Choices(("c", "z", "zc"))] = "zc",
-        pool: str = "mean_std",
-        init_from: str | Path | None = None,
-        random_state: Any = None,
-        device: str = "auto",
-        verbose: bool = False,
-    ) -> None:
-        self.sample_rate_hz = sample_rate_hz
-        self.dim = dim
-        self.kernels = kernels
-        self.strides = strides
-        self.front = front
-        self.level_seconds = level_seconds
-        self.baseline_seconds = baseline_seconds
-        self.num_channels = num_channels
-        self.units = units
-        self.num_steps = num_steps
-        self.negatives = negatives
-        self.window_samples = window_samples
-        self.batch_size = batch_size
-        self.max_steps = max_steps
-        self.learning_rate = learning_rate
-        self.valid_share = valid_share
-        self.features = features
-        self.pool = pool
-        self.init_from = init_from
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    sample_rate_hz: int | float = 1.0
+    dim: int = 64
+    kernels: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    front: Literal["raw", "level", "compand"] = "compand"
+    level_seconds: int | float | None = None
+    baseline_seconds: int | float | None = None
+    num_channels: int | None = None
+    units: str | Sequence[str] | None = None
+    num_steps: Count = 8
+    negatives: str = "mixed"
+    window_samples: int | None = None
+    batch_size: Count = 32
+    max_steps: Natural = 500
+    learning_rate: Positive = 1e-3
+    valid_share: int | Annotated[float, Range(0, 1, is_below=True)] = 0.1
+    features: Annotated[str, Choices(("c", "z", "zc"))] = "zc"
+    pool: str = "mean_std"
+    init_from: str | Path | None = None
+    random_state: Any = None
+    device: str = "auto"
+    verbose: bool = False
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "CPCTransformer":
         """Pretrain on the recordings X; `groups` has their subjects, each trained on or held out as a whole."""
@@ -189,14 +164,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             )
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
-        table = Recordings(
-            source="arrays",
-            names=[f"recording {row}" for row in range(len(recordings))],
-            channels=channels,
-            sample_rate_hz=encoder.sample_rate_hz,
-            splits=splits,
-            groups=subjects,
-        )
+        labels: dict[str, Any] = {"channels": channels, "splits": splits, "groups": subjects}
+        names, rate = [f"recording {row}" for row in range(len(recordings))], encoder.sample_rate_hz
+        table = Recordings(source="arrays", names=names, sample_rate_hz=rate, **labels)
         corpus = RecordingCorpus(table, encoder, window_samples, partial(ArraySignals, recordings))
         for split in sorted({"train", "valid"} & set(splits)):
             data.check_split(corpus, split, [self.negatives], self.negatives)
@@ -215,7 +185,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             seed=seed,
             verbose=self.verbose,
         )
-        self.bound_ = measure(model, data.held_out(corpus, model)) if "valid" in splits else None
+        protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
+        bounds = held_out_bounds(model, data.held_out(corpus, model), [protocol]) if "valid" in splits else {}
+        self.bound_ = bounds.get(protocol)
         self.model_ = model
         earlier = {} if self.init_from is None else read_config(self.init_from)["provenance"].get("trained_on")
         trained_on = merged(data.trained_on(corpus) if self.max_steps else None, earlier)
@@ -296,7 +268,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             problem = transposed("X", max(map(len, recordings)), num_channels, "set `num_channels`")
             if self.num_channels not in (None, num_channels) or (problem and self.num_channels is None):
                 raise ValueError(problem or f"X has {num_channels} channels, not `num_channels`={self.num_channels}")
-            self.num_channels_ = self.n_features_in_ = num_channels
+            self.num_channels_: int = num_channels
+            self.n_features_in_ = num_channels
             self.channel_names_, self._rows_are_recordings = channels, False
             if columns:
                 self.feature_names_in_ = np.array(columns[0], dtype=object)
@@ -367,9 +340,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
         if num_steps < 1:
             raise ValueError(
-                f"recordings of at most {longest} samples (n_features = {longest} for arrays of one channel) give "
-                f"{num_latents} latents, but {2 + skip_steps} are needed to predict a step: use longer recordings, or "
-                "smaller strides"
+                f"recordings of at most {longest} samples (n_features = {longest} of one channel) give {num_latents} "
+                f"latents, but a step needs {2 + skip_steps}: use longer recordings, or smaller strides"
             )
         return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
 

@@ -7,7 +7,7 @@ from cpc.data.images.arrays import load_array
 from cpc.data.signals.corpora import (
     SignalArrays,
     describe,
-    read_published_smartwatch,
+    read_installed_smartwatch,
     smartwatch_arrays,
     write_recordings,
 )
@@ -17,17 +17,16 @@ def prepare_watch(root: Path, out: Path | None = None) -> tuple[Path, SignalArra
     """Write the smartwatch recordings of seglearn to one npz file, with a label for each recording.
 
     Args:
-        root: seglearn's wheel or its `watch_dataset.npy`; the folder of one of these; or the folder of `watch.npz` with
-            `x`, `length`, `label`, `subject` and `side`.
+        root: folder of `watch.npz` with `x`, `length`, `label`, `subject` and `side`; without this file, the recordings
+            are those of the installed package seglearn.
         out: path of the npz file; `watch_recordings.npz` in the folder if not given.
 
     Raises:
-        ValueError: if files are missing or damaged, or the pickle holds more than arrays, lists and strings.
+        ValueError: if the package is not installed, or a file is damaged.
     """
-    folder = root if root.is_dir() else root.parent
     packed = root / "watch.npz"
-    arrays = _read_packed(packed) if packed.is_file() else read_published_smartwatch(root)
-    return write_recordings(folder / "watch_recordings.npz" if out is None else out, arrays)
+    arrays = _read_packed(packed) if packed.is_file() else read_installed_smartwatch()
+    return write_recordings(root / "watch_recordings.npz" if out is None else out, arrays)
 
 
 def _read_packed(path: Path) -> SignalArrays:

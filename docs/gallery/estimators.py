@@ -23,7 +23,7 @@ measured = {}
 for names in (["info_nce"], ["nwj"], ["js", "smile"]):
     levels = list(train(tasks, names, "separable", 128, 250, num_matrices=50, seed=0))
     for name in names:
-        measured[name] = [level.measured[name] for level in levels]
+        measured[name] = [level[name] for level in levels]
 
 # %% What they read
 # A cell is the mean over 50 new batches, with the standard deviation of a single batch

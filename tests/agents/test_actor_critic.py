@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refuses
 
 import cpc
 from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, discounted_returns, episode_segments
@@ -56,8 +57,7 @@ def test_a_state_of_other_environments_is_refused(agent: ActorCritic, x: torch.T
     begins = torch.zeros(x.shape[:2], dtype=torch.bool)
     state = agent(x, begins).state
     for wrong in (tuple(each[:1] for each in state), tuple(each[..., :1] for each in state)):
-        with pytest.raises(ValueError, match="the state is"):
-            agent(x, begins, wrong)
+        refuses("the state is", agent, x, begins, wrong)
 
 
 def test_segments_end_where_episodes_begin() -> None:
@@ -120,5 +120,4 @@ def test_the_policy_follows_the_gradient_of_its_return(agent: ActorCritic, x: to
 
 def test_a_context_whose_state_grows_is_refused() -> None:
     model = cpc.CPC(cpc.encoders.VectorEncoder(2), cpc.contexts.CausalTransformer(dim=16), cpc.predictors.Bilinear(2))
-    with pytest.raises(ValueError, match=r"model.context CausalTransformer grows: choose GRU, LSTM or"):
-        ActorCritic(model, 2)
+    refuses(r"model.context CausalTransformer grows: choose GRU, LSTM or", ActorCritic, model, 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from refusals import refuses
 from scipy.stats import ttest_rel
 
 pytest.importorskip("gymnasium")
@@ -20,18 +21,16 @@ from cpc.agents.comparison import _differences, _steps_to_threshold, _summary, _
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
 from cpc.data.store.atomic import read_records
+from cpc.quickstart.recipe import part
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")  # hundreds of equal updates
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "agents"
 CONFIG: dict[str, Any] = {
     "model": {
-        "encoder": {
-            "class_path": "cpc.encoders.FrameEncoder",
-            "init_args": {"frame_size": [12, 8], "dim": 8, "kernels": [4], "strides": [2], "widths": [4]},
-        },
-        "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
-        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
+        "encoder": part("encoders.FrameEncoder", frame_size=[12, 8], dim=8, kernels=[4], strides=[2], widths=[4]),
+        "context": part("contexts.GRU", dim=8),
+        "predictor": part("predictors.Bilinear", num_steps=2),
     },
     "environment": {"name": NAME, "shrink": 2},
     "a2c": {"num_environments": 3, "rollout_steps": 5, "num_steps": 600, "record_every_updates": 4},
@@ -105,8 +104,7 @@ def test_a_run_that_ended_opens_nothing(config: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Environment, "make", lambda self: pytest.fail("an environment was opened"))
     assert train_agents(config, **options) == compared
     assert events.read_text() == before
-    with pytest.raises(ValueError, match=r"=40 must be at least 0 and at most 20"):
-        train_agents(config, num_steps=300, **options)
+    refuses(r"=40 must be at least 0 and at most 20", train_agents, config, num_steps=300, **options)
 
 
 def test_every_byte_of_a_checkpoint_counts_and_every_setting(config: Path, tmp_path: Path) -> None:
@@ -125,11 +123,9 @@ def test_every_byte_of_a_checkpoint_counts_and_every_setting(config: Path, tmp_p
     flipped[place] ^= 1
     for damaged in (bytes(flipped), whole[: len(whole) // 2], b""):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged"):
-            train_agents(config, **options)
+        refuses(r"last.ckpt cannot be read: cut off, damaged", train_agents, config, **options)
     torch.save({"settings": {}}, path)
-    with pytest.raises(ValueError, match=r"was not written by cpc agent: it lacks update, agent, optimiser"):
-        train_agents(config, **options)
+    refuses(r"was not written by cpc agent: it lacks update, agent, optimiser", train_agents, config, **options)
 
 
 def test_differences_are_those_of_the_seeds() -> None:
@@ -153,10 +149,8 @@ def test_a_threshold_that_a_seed_never_reaches_is_a_limit() -> None:
     assert found["steps_to_threshold"] == [50, None]
     assert found["mean_steps_to_threshold"] == 75
     summaries = {"0": found, "0.1": _summary([curves[0], curves[0]], 100, 1.0)}
-    table = _table(
-        {"environment": "e", "num_steps": 100, "num_seeds": 2, "by_cpc_weight": summaries}
-        | {"differences": _differences(summaries, 100)}
-    )
+    comparison = {"environment": "e", "num_steps": 100, "num_seeds": 2, "by_cpc_weight": summaries}
+    table = str(_table(comparison | {"differences": _differences(summaries, 100)}))
     assert re.search(r"^ +0 .*>= 75 .* 1 of 2$", table, re.MULTILINE)
     assert re.search(r"^ +0\.1 .* 50 .* 2 of 2$", table, re.MULTILINE)
     assert "steps to threshold, weight 0.1 minus weight 0: -25 (-343 to +293): the difference is not resolved" in table
@@ -210,5 +204,4 @@ def test_steps_to_a_threshold() -> None:
     ],
 )
 def test_what_cannot_be_played_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        train_agents(written(tmp_path / "config.yaml", **changes), run_dir=tmp_path / "runs", num_seeds=1)
+    refuses(message, train_agents, written(tmp_path / "config.yaml", **changes), run_dir=tmp_path / "runs", num_seeds=1)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from einops import rearrange
+from oracles import exact_critic
 from torch import Tensor
 
 from cpc.bounds import optimal_bound_nats
@@ -31,7 +32,7 @@ def scored(
 ) -> Iterator[tuple[int, ScoredRows]]:
     ids = sequences.ids if has_baseline else None
     flat = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-    return scored_rows(*flat, plan(strategy, sequences).rows, ids, **options)
+    return scored_rows(*flat, plan(strategy, sequences)[0], ids, **options)
 
 
 @pytest.fixture
@@ -99,16 +100,13 @@ def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -
 @pytest.mark.usefixtures("unchecked_types")  # of 1290 equal calls
 def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
     """2 nats, 16 draws of 256 latents: what N candidates can show (to 0.06 nats in 20 dimensions)."""
-    coefficient, generator = 0.4258, torch.Generator().manual_seed(0)
-    process, readings, num_candidates, num_rows = VectorAR1(coefficient, 20), [], 0, 0
-    x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    generator = torch.Generator().manual_seed(0)
+    process, readings, num_candidates, num_rows = VectorAR1(0.4258, 20), [], 0, 0
     sequences = Sequences.of(Geometry((2,), ("",), (1,)), 129)
     for _ in range(10):
-        x = process.sample(129, 2, generator)
-        square = x.square().sum(-1, keepdim=True)
-        queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
+        queries, latents = exact_critic(process, process.sample(129, 2, generator))
         options = {"strategy": "mixed_excluding", "num_negatives": 16, "generator": generator}
-        rows = [rows for _, rows in scored(queries, torch.cat([x, square], -1), sequences, **options)]
+        rows = [rows for _, rows in scored(queries[None], latents, sequences, **options)]
         readings.append(pooled([info_nce(*each[:3]) for each in rows]).nats)
         num_candidates, num_rows = num_candidates + sum(each.num_candidates for each in rows), num_rows + len(rows)
     nats = torch.stack(readings)
@@ -157,15 +155,10 @@ def test_a_critic_that_lost_its_rows_constants_reads_a_lower_bound(generator: to
 @pytest.mark.parametrize("read", [tuba, interpolated])
 def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
     """6 nats, 64 latents of other sequences, 2000 draws: parted after the draw, TUBA read a nat more than there is."""
-    coefficient, generator, readings = 0.6717, torch.Generator().manual_seed(0), []
-    process = VectorAR1(coefficient, 20)
-    x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    process, generator, readings = VectorAR1(0.6717, 20), torch.Generator().manual_seed(0), []
+    planned, _ = plan("mixed_excluding", Sequences.of(Geometry((2,), ("",), (1,)), 33))
     for _ in range(20):
-        x = process.sample(33, 2, generator)
-        square = x.square().sum(-1, keepdim=True)
-        flat = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1), torch.cat([x, square], -1)
-        planned = plan("mixed_excluding", Sequences.of(Geometry((2,), ("",), (1,)), 33)).rows
-        flat = (each.flatten(0, 1) for each in flat)
+        flat = (each.flatten(0, 1) for each in exact_critic(process, process.sample(33, 2, generator)))
         found = scored_rows(*flat, planned, torch.arange(33), num_negatives=2000, generator=generator)
         rows = [rows for _, rows in found]
         row_queries = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]

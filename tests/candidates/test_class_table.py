@@ -52,16 +52,3 @@ def test_an_embedding_is_tied_by_sharing_the_parameter() -> None:
     (table.vectors(IDS).sum() + embedding(torch.tensor([1])).sum()).backward()
     expected = F.one_hot(torch.tensor([3, 0, 3, 6, 1]), 7).sum(0)
     torch.testing.assert_close(embedding.weight.grad, expected[:, None].expand(7, 4).float())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_classes": 0}, "num_classes=0 must be at least 1"),
-        ({"dim": 0}, "dim=0 must be"),
-        ({"temperature": 0.0}, "temperature=0.0 must be positive"),
-    ],
-)
-def test_bad_input_is_named(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ClassTable(**{"num_classes": 7, "dim": 4, **options})

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from oracles import exact_critic
 
 from cpc.bounds import BoundTally, VectorAR1
 from cpc.candidates import draw_excess_nats, interpretation
@@ -40,25 +41,12 @@ def test_the_excess_of_many_draws_follows_the_law_of_their_distinct_ones(num_neg
 @pytest.mark.parametrize(("num_negatives", "is_bound"), [(4096, False), (12, True), (None, True)])
 def test_the_exact_critic_exceeds_the_truth_by_repeated_draws(num_negatives: int | None, is_bound: bool) -> None:
     """6 nats, pools of 64: many draws read more, by less than the excess allowed for, and are not called a bound."""
-    coefficient, dim = 0.6717, 20
-    process, tally, generator = VectorAR1(coefficient, dim), BoundTally(), torch.Generator().manual_seed(0)
+    process, tally, generator = VectorAR1(0.6717, 20), BoundTally(), torch.Generator().manual_seed(0)
     truth = process.mutual_information_nats(1)
-    x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    options = {"strategy": "mixed_excluding", "num_negatives": num_negatives, "generator": generator}
     for _ in range(12):
-        x = process.sample(33, 2, generator).float()
-        square = x.square().sum(-1, keepdim=True)
-        queries = torch.cat(
-            [x_factor * x, torch.full_like(square, square_factor)], -1
-        )  # a term of the row's own cancels
-        tally.update(
-            contrast(
-                queries[None],
-                torch.cat([x, square], -1),
-                strategy="mixed_excluding",
-                num_negatives=num_negatives,
-                generator=generator,
-            )
-        )
+        queries, latents = exact_critic(process, process.sample(33, 2, generator).float())
+        tally.update(contrast(queries[None], latents, **options))
     bound = tally.compute("mixed_excluding", "test")
     reading, excess = bound.mi_bound_nats[0], bound.draw_excess_nats[0]
     error = 3 * bound.standard_error_nats[0]

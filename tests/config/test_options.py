@@ -3,7 +3,7 @@
 import argparse
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.checkpoint import save_pretrained
-from cpc.cli import COMMANDS, main
+from cpc.cli import COMMANDS
 from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.config.options import READERS, Options
 from cpc.contexts import GRU
@@ -47,14 +48,21 @@ def all_options() -> list[Any]:
             actions = [each for each in options_of(name).parser._actions if each.dest != "help"]
             needed = [each for each in actions if each.required or not each.option_strings]
             needed.sort(key=lambda each: not each.option_strings)  # after COMMAND all is the other command's
-            found += [pytest.param(name, each, needed, id=f"{name} {each.dest}") for each in actions]
+            found += [pytest.param((name, each, needed), id=f"{name} {each.dest}") for each in actions]
     return found
 
 
+def those(is_meant: Callable[[str, argparse.Action], bool]) -> list[Any]:
+    return [each for each in ALL if is_meant(*each.values[0][:2])]
+
+
 ALL = all_options()
-NUMBERS = [each for each in ALL if str(each.values[1].metavar).startswith(("INT", "FLOAT"))]
-TEXTS = [each for each in ALL if each.values[1].type in (READERS[str], READERS[Path])]
-TEXTS = [each for each in TEXTS if each.values[1].choices is None]
+NUMBERS = those(lambda _, action: str(action.metavar).startswith(("INT", "FLOAT")))
+TEXTS = those(lambda _, action: action.type in (READERS[str], READERS[Path]) and action.choices is None)
+RANGES = [each for each in NUMBERS if each.values[0][1].dest not in MAY_BE_NEGATIVE]
+# `synthesize` takes a corpus that is there as it is, and writes a new one from the start.
+PLACES = those(lambda name, action: action.dest in ("out", "export", "folder") and name != "data synthesize")
+DEVICES = those(lambda _, action: action.dest == "device")
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +74,22 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main([*name.split(), *arguments])
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
+@pytest.fixture
+def refused(model: Path, refusal: Callable[..., str]) -> Callable[..., str]:
+    """Runs a command with a value of an option, which must end it, and returns what it prints on stderr."""
 
+    def refused(option: tuple[str, argparse.Action, list[argparse.Action]], value: str) -> str:
+        name, action, needed = option
+        places = {"model_folder": str(model)}
+        words = [f"{action.option_strings[0]}={value}"] if action.option_strings else []
+        for each in needed:
+            if each.option_strings:
+                words += [] if each is action else [f"{each.option_strings[0]}=1"]
+            else:
+                words.append(value if each is action else places.get(str(each.metavar), "x"))
+        return refusal([*name.split(), *words])
 
-def typed(action: argparse.Action, value: str, needed: list[argparse.Action], model: Path) -> list[str]:
-    places = {"model_folder": str(model)}
-    words = [f"{action.option_strings[0]}={value}"] if action.option_strings else []
-    for each in needed:
-        if each.option_strings:
-            words += [] if each is action else [f"{each.option_strings[0]}=1"]
-        else:
-            words.append(value if each is action else places.get(str(each.metavar), "x"))
-    return words
+    return refused
 
 
 def named(action: argparse.Action) -> str:
@@ -93,68 +101,44 @@ def test_every_command_is_looked_at() -> None:
     assert len(TEXTS) > 50
 
 
-@pytest.mark.parametrize(("name", "action", "needed"), NUMBERS)
-def test_numbers_are_finite_and_of_64_bits(
-    name: str, action: argparse.Action, needed: list[argparse.Action], model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for value in ("nan", "-inf", "1e999") if "FLOAT" in str(action.metavar) else ("nan", str(2**63)):
-        said = refused(name, typed(action, value, needed, model), capsys)
-        assert named(action) in said
+@pytest.mark.parametrize("option", NUMBERS)
+def test_numbers_are_finite_and_of_64_bits(option: Any, refused: Callable[..., str]) -> None:
+    for value in ("nan", "-inf", "1e999") if "FLOAT" in str(option[1].metavar) else ("nan", str(2**63)):
+        said = refused(option, value)
+        assert named(option[1]) in said
         assert re.search("must be|too large|invalid|whole number", said)
 
 
-@pytest.mark.parametrize(("name", "action", "needed"), TEXTS)
-def test_texts_and_paths_are_not_empty(
-    name: str, action: argparse.Action, needed: list[argparse.Action], model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refused(name, typed(action, "", needed, model), capsys)
-    assert f"argument {named(action)}: is empty" in said
+@pytest.mark.parametrize("option", TEXTS)
+def test_texts_and_paths_are_not_empty(option: Any, refused: Callable[..., str]) -> None:
+    assert f"argument {named(option[1])}: is empty" in refused(option, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "action", "needed"), [each for each in NUMBERS if each.values[1].dest not in MAY_BE_NEGATIVE]
-)
+@pytest.mark.parametrize("option", RANGES)
 def test_numbers_out_of_range_are_refused(
-    name: str,
-    action: argparse.Action,
-    needed: list[argparse.Action],
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    option: Any, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for value in ("-1",) if action.dest in MAY_BE_ZERO else ("-1", "0"):
-        said = refused(name, typed(action, value, needed, model), capsys)
-        assert f"{named(action)}={value}" in said
+    for value in ("-1",) if option[1].dest in MAY_BE_ZERO else ("-1", "0"):
+        said = refused(option, value)
+        assert f"{named(option[1])}={value}" in said
         assert "must be" in said
         assert not list(tmp_path.iterdir())
 
 
-PLACES = [
-    pytest.param(name, each.values[1], each.values[2], id=each.id)
-    for each in ALL
-    if each.values[1].dest in ("out", "export", "folder") and (name := each.values[0]) != "data synthesize"
-]  # `synthesize` takes a corpus that is there as it is, and writes a new one from the start
-
-
-@pytest.mark.parametrize(("name", "action", "needed"), PLACES)
+@pytest.mark.parametrize("option", PLACES)
 def test_a_place_that_cannot_be_written_to_shows_before_the_work(
-    name: str,
-    action: argparse.Action,
-    needed: list[argparse.Action],
-    model: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    option: Any, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     """Only the output path is reported, although no other argument exists either."""
+    name, action, _ = option
     (tmp_path / "file").touch()
-    said = refused(name, typed(action, str(tmp_path / "file" / "below"), needed, model), capsys)
-    assert f"{named(action)}={tmp_path / 'file' / 'below'} cannot be written: Not a directory" in said
+    below = tmp_path / "file" / "below"
+    assert f"{named(action)}={below} cannot be written: Not a directory" in refused(option, str(below))
     is_file = action.dest == "export" or name == "data items" or "JSON" in str(action.help)
     other = "/dev/null" if is_file else str(tmp_path / "file")
     if name != "data index":  # a file, or the folder for it
-        said = refused(name, typed(action, other, needed, model), capsys)
+        said = refused(option, other)
         assert f"{named(action)}={other} is " in said
         assert "name another place" in said
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -167,61 +151,52 @@ WITHOUT_DEVICE = {
     "agent",  # plays its environments step by step on the processor
     *("data", "monitor", "doctor"),
 }
-DEVICES = [each for each in ALL if each.values[1].dest == "device"]
 
 
 def test_every_command_that_computes_has_the_same_option_for_the_device() -> None:
     commands = {name for name in COMMANDS if name.partition(" ")[0] not in WITHOUT_DEVICE}
-    assert {each.values[0] for each in DEVICES} == commands
-    assert {each.values[1].help for each in DEVICES} == {
-        "auto (the GPU if there is one), cpu, cuda or cuda:N (default: auto)"
-    }
+    assert {each.values[0][0] for each in DEVICES} == commands
+    helps = {each.values[0][1].help for each in DEVICES}
+    assert helps == {"auto (the GPU if there is one), cpu, cuda or cuda:N (default: auto)"}
 
 
-@pytest.mark.parametrize(("name", "action", "needed"), DEVICES)
+@pytest.mark.parametrize("option", DEVICES)
 def test_a_device_that_cannot_be_used_shows_before_the_work(
-    name: str,
-    action: argparse.Action,
-    needed: list[argparse.Action],
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    option: Any, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the device is reported, although the data do not exist either."""
     monkeypatch.chdir(tmp_path)
-    said = refused(name, typed(action, "cuda:99", needed, model), capsys)
+    said = refused(option, "cuda:99")
     assert said.startswith("cpc: error: --device=cuda:99 cannot be used: ")
     assert said.endswith("; `cpc doctor` lists the devices\n")
-    said = refused(name, typed(action, "gpu", needed, model), capsys)
-    assert said == "cpc: error: --device=gpu must be auto, cpu, cuda or cuda:N\n"
+    assert refused(option, "gpu") == "cpc: error: --device=gpu must be auto, cpu, cuda or cuda:N\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_nothing_reads_are_refused(model: Path, refusal: Callable[..., str]) -> None:
     for name, arguments, message in (
-        ("share", [str(model), "--license", "mit", "--out", "x", "--private"], "(only there --private applies)"),
-        ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port applies only to a page that is served"),
-        ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus applies only to a page that is served"),
-        ("calibrate", ["--critics", "exact", "--steps", "5"], "--steps=5 applies only to critics that are trained"),
+        ("share", f"{model} --license mit --out x --private", "(only there --private applies)"),
+        ("monitor", "x --export x.html --port 8050", "--port applies only to a page that is served"),
+        ("monitor", "x --export x.html --prometheus", "--prometheus applies only to a page that is served"),
+        ("calibrate", "--critics exact --steps 5", "--steps=5 applies only to critics that are trained"),
     ):
-        assert message in refused(name, arguments, capsys)
+        assert message in refusal([name, *arguments.split()])
 
 
 @pytest.mark.parametrize("given", ["{a: 1, a: 2}", "{a: {b: .inf}}", "{a: [1, .NaN]}"])
-def test_mappings_hold_no_key_twice_and_no_infinity(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "argument --options: " in refused("data record", ["CartPole-v1", "x", "--options", given], capsys)
+def test_mappings_hold_no_key_twice_and_no_infinity(given: str, refusal: Callable[..., str]) -> None:
+    assert "argument --options: " in refusal(["data", "record", "CartPole-v1", "x", "--options", given])
 
 
-def test_numbers_without_a_meaning_name_their_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_without_a_meaning_name_their_option(tmp_path: Path, refusal: Callable[..., str]) -> None:
     out = str(tmp_path / "out")
-    for name, arguments, message in (
-        ("data download", ["", "--out", out], "argument source: is empty: give a value"),
-        ("data synthesize", [out, "--seed", "-3"], "error: --seed=-3 must be at least 0"),
-        ("calibrate", ["--out", out, "--mi", "1e12"], "reach none of 1000000000000.0 nats .*--estimators and --dim"),
-        ("calibrate", ["--out", out, "--tasks", "uniform", "--mi", "300"], "reach none of 300.0 nats"),
+    for arguments, message in (
+        (["data", "download", "", "--out", out], "argument source: is empty: give a value"),
+        (["data", "synthesize", out, "--seed", "-3"], "error: --seed=-3 must be at least 0"),
+        (["calibrate", "--out", out, "--mi", "1e12"], "none of 1000000000000.0 nats .*--estimators and --dim"),
+        (["calibrate", "--out", out, "--tasks", "uniform", "--mi", "300"], "reach none of 300.0 nats"),
     ):
-        assert re.search(message, refused(name, arguments, capsys))
+        assert re.search(message, refusal(arguments))
     assert not Path(out).exists()
 
 
@@ -249,8 +224,7 @@ def test_calls_from_python_are_checked_against_the_annotations() -> None:
         (Part, {"rate": math.nan}, "Part: rate=nan must be a finite number"),
         (command, {"width": 2}, "`width`=2 is not one of 1, 3"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            call(**arguments)
+        refuses(f"^{re.escape(message)}$", call, **arguments)
     Part(sizes=np.array([2, 3]), kinds=("a", "b"), rate=0.5)
     command(width=3, name=5, table={"y": "z"})  # a union with other types, and values of a mapping, are not checked
 

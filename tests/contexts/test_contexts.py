@@ -131,16 +131,22 @@ def test_any_length(context: Context, num_latents: int) -> None:
     contexts, _ = context(latents(2, num_latents))
     assert contexts.shape == (2, num_latents, context.dim)
     assert contexts.isfinite().all()
+    assert context(latents(0, num_latents))[0].shape == (0, num_latents, context.dim)
+
+
+@pytest.mark.parametrize("name", ["gru, 2 layers", "lstm, 3 layers", "transformer", "state space, 2 layers"])
+def test_dropout_acts_in_training_alone(name: str) -> None:
+    context, z = BUILD[name](), torch.randn(2, 5, INPUT_DIM)
+    context.connect(INPUT_DIM)
+    assert not torch.equal(context(z)[0], context(z)[0])
+    context.eval()
+    assert torch.equal(context(z)[0], context(z)[0])
 
 
 def test_empty_chunk_at_the_start_is_no_start(context: Context) -> None:
     contexts, state = context(latents(2, 0))
     assert contexts.shape == (2, 0, context.dim)
     assert state is None
-
-
-def test_no_sequences(context: Context) -> None:
-    assert context(latents(0, 4))[0].shape == (0, 4, context.dim)
 
 
 def test_autocast_to_bfloat16_trains_and_streams(context: Context) -> None:

@@ -230,8 +230,6 @@ def test_mistakes_are_named() -> None:
     for directions in ((), ("down", "down"), ("north",)):
         with pytest.raises(ValueError, match="down, up, right, left"):
             PixelCNN(8, directions=directions)
-    with pytest.raises(ValueError, match="num_blocks=0"):
-        PixelCNN(8, num_blocks=0)
     context = connected()
     with pytest.raises(ValueError, match="takes no state"):
         context(torch.randn(B, H, W, D), (torch.zeros(B),))

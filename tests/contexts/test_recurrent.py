@@ -24,19 +24,8 @@ def library(context: GRU | LSTM) -> torch.nn.RNNBase:
 has_compiler = pytest.mark.skipif(compiled(SOURCE) is None, reason="no C compiler")
 
 
-def test_dropout_acts_between_layers_in_training_alone() -> None:
-    context = GRU(6, num_layers=2, dropout=0.5)
-    context.connect(3)
-    z = torch.randn(2, 5, 3)
-    assert not torch.equal(context(z)[0], context(z)[0])
-    context.eval()
-    assert torch.equal(context(z)[0], context(z)[0])
-
-
 @pytest.mark.parametrize("network", [GRU, LSTM])
 def test_bad_arguments(network: type[GRU] | type[LSTM]) -> None:
-    with pytest.raises(ValueError, match="num_layers=0"):
-        network(8, num_layers=0)
     with pytest.raises(ValueError, match=r"dropout=0\.1 acts between layers"):
         network(8, dropout=0.1)
 

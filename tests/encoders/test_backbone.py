@@ -117,7 +117,6 @@ def test_a_module_that_keeps_its_arguments_is_built_again() -> None:
     ("network", "options", "message"),
     [
         ("resnet19", {}, "no classification network 'resnet19'; one of timm"),
-        (SMALL, {"num_channels": 0}, "num_channels=0"),
         (SMALL, {"layer": "layer9"}, "layer='layer9' is not a submodule of squeezenet1_1; it has features, classifier"),
         (SMALL, {}, r"squeezenet1_1 gives \(1, 1000\).*not a map .*set layer"),
         (resnet(), {"num_channels": 1}, "ResNet cannot encode 224 x 224 pixels with num_channels=1: Invalid channel"),

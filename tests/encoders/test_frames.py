@@ -50,8 +50,6 @@ def test_bad_arguments(encoder: FrameEncoder) -> None:
         FrameEncoder(widths=(4,))
     with pytest.raises(ValueError, match="the size after the last layer"):
         FrameEncoder((7, 30))
-    with pytest.raises(ValueError, match="must be at least 1"):
-        FrameEncoder(dim=0)
     with pytest.raises(ValueError, match=r"frames is .* of the shape \[B, T, 2, 20, 16\]"):
         encoder(torch.zeros(1, 1, 1, 20, 16))
     with pytest.raises(ValueError, match="cannot standardise observations: are they constant"):

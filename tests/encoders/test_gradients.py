@@ -98,12 +98,6 @@ def test_latents_of_a_grid_see_their_own_patch_alone() -> None:
     assert torch.equal(moved, expected)
 
 
-@pytest.mark.parametrize("option", ["dim", "hidden_dim", "num_channels", "num_orientations", "num_cells"])
-def test_numbers_below_one_are_refused(option: str) -> None:
-    with pytest.raises(ValueError, match=f"{option}=0"):
-        GradientTrunk(**{option: 0})
-
-
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"patch_size=5 does not fit the trunk Gradient.* a side needs at least 6"):
         PatchEncoder(GradientTrunk(), 5, 5)

@@ -143,18 +143,3 @@ def test_receptive_field_of_the_imagenet_stem() -> None:
     """By hand, for ResNet-50: 11 pixels at the pool, 3x3 convolutions 4, 8 and 16 pixels apart."""
     with torch.device("meta"):
         assert ResNetTrunk(50, "layer").receptive_field == 11 + 3 * 2 * 4 + (2 * 4 + 3 * 2 * 8) + (2 * 8 + 5 * 2 * 16)
-
-
-def test_no_patches() -> None:
-    assert trunk()(torch.zeros(0, 3, 16, 16)).shape == (0, 16, 4, 4)
-
-
-def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="depth=19 is not one of 18, 34, 50, 101, 161"):
-        ResNetTrunk(19)
-    with pytest.raises(ValueError, match="width=0"):
-        ResNetTrunk(18, width=0)
-    with pytest.raises(ValueError, match="not constant"):
-        trunk().initialise_from(torch.zeros(2, 3, 16, 16))
-    with pytest.raises(ValueError, match="finite"):
-        trunk().initialise_from(torch.full((2, 3, 16, 16), torch.nan))

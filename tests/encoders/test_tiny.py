@@ -85,22 +85,8 @@ def test_bfloat16_under_autocast(norm: Norm) -> None:
     assert ((rounded.float() - exact).norm() / exact.norm()).item() < 0.03
 
 
-def test_no_patches() -> None:
-    x = torch.zeros(0, 3, 16, 16, requires_grad=True)
-    features = trunk()(x)
-    assert features.shape == (0, 8, 2, 2)
-    features.sum().backward()
-    assert x.grad.shape == x.shape
-
-
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="need one entry per layer"):
         TinyTrunk(strides=(4, 2))
-    with pytest.raises(ValueError, match="strides=0 must be at least 1"):
-        TinyTrunk(strides=(4, 0, 2))
     with pytest.raises(ValueError, match="a side needs at least 8"):
         trunk()(torch.randn(2, 3, 7, 16))
-    with pytest.raises(ValueError, match="not constant"):
-        trunk().initialise_from(torch.zeros(2, 3, 16, 16))
-    with pytest.raises(ValueError, match="finite"):
-        trunk().initialise_from(torch.full((2, 3, 16, 16), torch.nan))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import cpc
-from cpc.data.audio.index import index_folder
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +18,6 @@ def model() -> cpc.CPC:
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[..., Path]) -> Path:
+def manifest(tmp_path_factory: pytest.TempPathFactory, write_corpus: Callable[..., Path]) -> Path:
     """15 files of 2 windows by 3 speakers, 30 windows in all."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for number in range(15):
-        write_audio(folder / "valid" / f"speaker{number % 3}" / f"{number}.wav", seconds=0.25, seed=number)
-    index_folder(folder, split_level=0, speaker_level=1, progress=False)
-    return folder
+    return write_corpus(tmp_path_factory.mktemp("corpus"), num_speakers=3, seconds=0.25, valid=15)

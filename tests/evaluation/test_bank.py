@@ -10,6 +10,7 @@ import pytest
 import torch
 from opened import open_audio
 from oracles import contrast_rows
+from refusals import refuses
 
 import cpc
 from cpc.candidates import LatentBank
@@ -22,14 +23,6 @@ from cpc.losses import Contrastive, ContrastiveOutput
 from cpc.predictors import Output
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
-
-
-@pytest.fixture(scope="module")
-def model() -> cpc.CPC:
-    torch.manual_seed(0)
-    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=8), cpc.predictors.Bilinear(num_steps=2))
-    model.initialise_from(torch.randn(4, 1600))
-    return model.eval()
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +57,7 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
             assert found.num_candidates[k, b] == sum(r[2] for r in mine)
             assert found.log_num_candidates[k, b].item() == pytest.approx(sum(math.log(r[2]) for r in mine), rel=1e-5)
             assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
-    with pytest.raises(ValueError, match="num_latents=7 must count latents, from 0 to 6"):
-        contrasted(num_latents + 1)
+    refuses("num_latents=7 must count latents, from 0 to 6", contrasted, num_latents + 1)
     for one, other in zip(contrasted(torch.full((5,), 6)), contrasted(None), strict=True):
         assert torch.equal(one, other)  # images have no padding
 
@@ -79,8 +71,7 @@ def test_a_bank_holds_the_latents_of_one_pass(model: cpc.CPC, manifest: Path) ->
     short = int(model.encoder.num_latents(torch.tensor(1280)))  # 0.08 s: one window, the rest of it padding
     assert sorted(lengths.values()) == [short] * 3 + [20] * 4
     assert len(bank_of_split(model, corpus, "valid", 33, batch_size=4, seed=0)) == 33
-    with pytest.raises(ValueError, match="`bank_latents`=0 must be at least 1"):
-        bank_of_split(model, corpus, "valid", 0, batch_size=4, seed=0)
+    refuses("`bank_latents`=0 must be at least 1", bank_of_split, model, corpus, "valid", 0, batch_size=4, seed=0)
 
 
 def test_evaluate_measures_against_a_split_all_at_once(

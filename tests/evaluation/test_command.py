@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from opened import open_audio, opened
+from refusals import refuses
 
 import cpc
 from cpc.checkpoint import save_pretrained
@@ -21,7 +23,8 @@ from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.store.contents import _say_once
-from cpc.evaluation import HeldOutEstimates, evaluate, held_out_bounds
+from cpc.evaluation import evaluate, held_out_bounds
+from cpc.evaluation.estimates import HeldOutEstimates
 from cpc.losses import EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
@@ -30,6 +33,13 @@ DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 @pytest.fixture(scope="module")
 def corpus(manifest: Path, model: cpc.CPC) -> RecordingCorpus:
     return open_audio(manifest, model.encoder, DATA.window_samples)
+
+
+@pytest.fixture
+def measure(model: cpc.CPC, manifest: Path, tmp_path: Path) -> Callable[..., Any]:
+    """`evaluate` of the model, which is saved as after 70 steps on DATA."""
+    save_pretrained(model, tmp_path, provenance={"step": 70, "data": DATA.saved_settings})
+    return partial(evaluate, tmp_path, manifest)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +71,7 @@ def test_a_loss_that_is_not_finite_is_not_written(
     with torch.no_grad():
         broken.predictor.linear.weight.fill_(3e38)
     save_pretrained(broken, tmp_path, provenance={"data": DATA.saved_settings})
-    with pytest.raises(ValueError, match=r"loss of mixed is not finite for k = 1, 2"):
-        evaluate(tmp_path, manifest, num_batches=1, **options)
+    refuses(r"loss of mixed is not finite for k = 1, 2", evaluate, tmp_path, manifest, num_batches=1, **options)
     assert not (tmp_path / "bound.json").exists()
 
 
@@ -106,14 +115,13 @@ def test_shared_batches_are_encoded_once_and_training_mode_returns(
     assert held_out_bounds(model, held_out, measures[2:]) == {measures[2]: bounds[measures[2]]}
 
 
-def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+def test_evaluate_draws_as_the_run_did_unless_told_otherwise(measure: Callable[..., Any]) -> None:
     of_the_run = {"split": "valid", "window_samples": 1600, "batch_size": 4, "sampler": "uniform"}
-    save_pretrained(model, tmp_path, provenance={"step": 70, "data": DATA.saved_settings})
-    report = evaluate(tmp_path, manifest, num_batches=2)
+    report = measure(num_batches=2)
     assert {name: report[name] for name in of_the_run} == of_the_run
     assert [(bound["step"], bound["num_batches"]) for bound in report["bounds"]] == [(70, 2)] * 2
     assert report["bounds"][0]["num_candidates"] == pytest.approx([4 * 10] * 2)  # batches of 4, 10 latents each
-    other = evaluate(tmp_path, manifest, num_batches=2, batch_size=6, window_samples=3200, sampler="same_speaker")
+    other = measure(num_batches=2, batch_size=6, window_samples=3200, sampler="same_speaker")
     assert other["bounds"][0]["num_candidates"] == pytest.approx([6 * 20] * 2)
     assert other["sampler"] == "same_speaker"
     ceiling = np.array(other["bounds"][0]["mi_ceiling_nats"])
@@ -121,19 +129,30 @@ def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, man
 
 
 @pytest.mark.usefixtures("unchecked_types")
-def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path)
-    with pytest.raises(ValueError, match=r"does not describe the training data: it needs provenance\.data"):
-        evaluate(tmp_path, manifest, batch_size=4)
-    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
-    report = evaluate(tmp_path, manifest, num_batches=1)
-    assert report["bounds"][0]["step"] is None
-    with pytest.raises(ValueError, match="`num_batches`=0 must be at least 1"):
-        evaluate(tmp_path, manifest, num_batches=0)
-    with pytest.raises(ValueError, match="`negatives`='all' is not one of mixed"):
-        evaluate(tmp_path, manifest, negatives=["all"])
-    with pytest.raises(ValueError, match="`image_size` is not an option of audio, the data of this model"):
-        evaluate(tmp_path, manifest, image_size=64)
+def test_what_cannot_be_measured_is_named(
+    measure: Callable[..., Any], model: cpc.CPC, manifest: Path, tmp_path: Path
+) -> None:
+    for options, message in (
+        ({"num_batches": 0}, "`num_batches`=0 must be at least 1"),
+        ({"negatives": ["all"]}, "`negatives`='all' is not one of mixed"),
+        ({"image_size": 64}, "`image_size` is not an option of audio, the data of this model"),
+        ({"estimators": ["leave_one_out"]}, "estimators`='leave_one_out' is not one of info_nce, nwj"),
+        ({"estimators": ["anchor"]}, "estimators`='anchor' is not one of info_nce, nwj"),
+        ({"num_negatives": [0]}, "`num_negatives`=0 must be at least 1"),
+        ({"negatives": ["sequence_only"], "estimators": ["tuba"]}, "'tuba', whose baseline .* there is only one"),
+        (
+            {"negatives": ["mixed_excluding"], "batch_size": 2, "estimators": ["tuba"]},
+            "needs more of `batch_size`: the number of other sequences=1",
+        ),
+    ):
+        refuses(message, measure, **options)
+    save_pretrained(model, tmp_path / "unknown")
+    refuses(r"does not describe the training data: it needs", evaluate, tmp_path / "unknown", manifest, batch_size=4)
+    save_pretrained(
+        model, tmp_path / "other", provenance={"data": Images(source="unknown", image_size=24).saved_settings}
+    )
+    words = "AudioEncoder, which encodes audio, but data is Images, which reads image"
+    refuses(words, evaluate, tmp_path / "other", manifest)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +169,7 @@ def test_a_config_cannot_name_any_class(
     model: cpc.CPC, manifest: Path, tmp_path: Path, path: Any, message: str
 ) -> None:
     save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings | {"class_path": path}})
-    with pytest.raises(ValueError, match=message):
-        evaluate(tmp_path, manifest)
-
-
-def test_data_of_another_encoder_are_refused(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": Images(source="unknown", image_size=24).saved_settings})
-    with pytest.raises(ValueError, match="AudioEncoder, which encodes audio, but data is Images, which reads image"):
-        evaluate(tmp_path, manifest)
+    refuses(message, evaluate, tmp_path, manifest)
 
 
 def test_places_of_another_machine_are_not_taken_up(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
@@ -169,17 +181,14 @@ def test_places_of_another_machine_are_not_taken_up(model: cpc.CPC, manifest: Pa
     assert not (tmp_path / "theirs").exists()
 
 
-def test_any_strategy_estimator_and_number_of_candidates(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.saved_settings})
+def test_any_strategy_estimator_and_number_of_candidates(measure: Callable[..., Any]) -> None:
     estimators = ("info_nce", "tuba", "dv", "smile", "js_kl", "goodness_of_fit")
     strategies = ("mixed", "mixed_excluding")
     encoded = []
     with torch.nn.modules.module.register_module_forward_hook(
         lambda module, *_: encoded.append(1) if isinstance(module, cpc.CPC) else None
     ):
-        report = evaluate(
-            tmp_path, manifest, negatives=strategies, num_negatives=(None, 5), estimators=estimators, num_batches=3
-        )
+        report = measure(negatives=strategies, num_negatives=(None, 5), estimators=estimators, num_batches=3)
     assert len(encoded) == 3  # every measure shares its batches' encoding
     of_bounds = [(bound["num_negatives"], bound["strategy"]) for bound in report["bounds"]]
     assert of_bounds == [(None, "mixed"), (None, "mixed_excluding"), (5, "mixed"), (5, "mixed_excluding")]
@@ -226,40 +235,24 @@ def test_readings_go_through_the_losss_rows(corpus: RecordingCorpus, model: cpc.
         assert record["reading"] == bound.reading
 
 
-def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
-    for name in ("leave_one_out", "anchor"):
-        with pytest.raises(ValueError, match=f"estimators`='{name}' is not one of info_nce, nwj"):
-            evaluate(tmp_path, manifest, estimators=[name])
-    with pytest.raises(ValueError, match="`num_negatives`=0 must be at least 1"):
-        evaluate(tmp_path, manifest, num_negatives=[0])
-    with pytest.raises(ValueError, match=r"'tuba', whose baseline .* negatives=sequence_only there is only one"):
-        evaluate(tmp_path, manifest, negatives=["sequence_only"], estimators=["tuba"])
-    with pytest.raises(ValueError, match=r"needs more of `batch_size`: the number of other sequences=1"):
-        evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])
-
-
-def test_a_number_of_speakers_that_no_batch_has_is_refused(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
-    with pytest.raises(
-        ValueError, match=r"batches for mixed, mixed_excluding are .*; set `sampler` to same_speaker, or"
-    ):
-        evaluate(tmp_path, manifest, speakers_per_batch=2)
-    advised = evaluate(tmp_path, manifest, speakers_per_batch=2, sampler="same_speaker", num_batches=1)
-    assert advised["speakers_per_batch"] == 2
-    evaluate(tmp_path, manifest, speakers_per_batch=2, negatives=["same_speaker"], num_batches=1)
-    save_pretrained(model, tmp_path, provenance={"data": replace(DATA, sampler="same_speaker").saved_settings})
-    with pytest.raises(ValueError, match="batches for sequence_only are drawn from all speakers; leave it out"):
-        evaluate(tmp_path, manifest, speakers_per_batch=2, negatives=["sequence_only"])
-
-
-@pytest.mark.parametrize("num_negatives", [10**8, 10**12])
-def test_negatives_that_no_memory_holds_are_refused_before_any_draw(
-    model: cpc.CPC, manifest: Path, tmp_path: Path, num_negatives: int
+def test_a_number_of_speakers_that_no_batch_has_is_refused(
+    measure: Callable[..., Any], model: cpc.CPC, tmp_path: Path
 ) -> None:
-    save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
-    with pytest.raises(ValueError, match=rf"`num_negatives`={num_negatives} for each of \d+ rows .* takes \d+ GB"):
-        evaluate(tmp_path, manifest, split="valid", num_negatives=[2, num_negatives])
+    words = "without `sampler`=same_speaker: batches for mixed, mixed_excluding are"
+    refuses(words, measure, speakers_per_batch=2)
+    assert measure(speakers_per_batch=2, sampler="same_speaker", num_batches=1)["speakers_per_batch"] == 2  # as advised
+    measure(speakers_per_batch=2, negatives=["same_speaker"], num_batches=1)
+    save_pretrained(model, tmp_path, provenance={"data": replace(DATA, sampler="same_speaker").saved_settings})
+    words = "batches for sequence_only are drawn from all speakers"
+    refuses(words, measure, speakers_per_batch=2, negatives=["sequence_only"])
+
+
+@pytest.mark.parametrize("num", [10**8, 10**12])
+def test_negatives_that_no_memory_holds_are_refused_before_any_draw(
+    measure: Callable[..., Any], tmp_path: Path, num: int
+) -> None:
+    words = rf"`num_negatives`={num} for each of \d+ rows .* takes \d+ GB"
+    refuses(words, measure, split="valid", num_negatives=[2, num])
     assert not (tmp_path / "bound.json").exists()
 
 
@@ -288,6 +281,6 @@ def test_few_files_hold_out_two_and_a_split_of_one_leaves_the_extra_strategy_out
     printed = capsys.readouterr()
     assert "without mixed_excluding, whose negatives come from other sequences" in printed.err
     assert "training has used none of 2 files of split 'valid'" in printed.out
-    with pytest.raises(ValueError, match=r"'valid' has only one sequence .* 'mixed_excluding' .* or choose other"):
+    with pytest.raises(ValueError, match=r"'valid' has only one sequence .* 'mixed_excluding' .*`loss.negatives`"):
         measured(negatives=["mixed_excluding"])
     assert measured(negatives=["mixed"]) == {"mixed"}

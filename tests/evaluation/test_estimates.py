@@ -9,7 +9,8 @@ from cpc.contexts import PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
-from cpc.evaluation import SCORE_ESTIMATORS, HeldOutEstimates, estimates_table, interpret
+from cpc.evaluation.estimates import SCORE_ESTIMATORS, HeldOutEstimates, interpret
+from cpc.evaluation.tables import estimates_table
 from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cpc_audio_checkpoint import DIM, NUM_STEPS, SHAPES, WIDTH, random_weights, save
+from refusals import refuses
 from torch import Tensor, nn
 
 import cpc
@@ -113,8 +114,7 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
     expected, found = (cpc.load_pretrained(tmp_path / name).state_dict() for name in ("expected", "found"))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     legacy.write_bytes(legacy.read_bytes()[:-200])
-    with pytest.raises(ValueError, match=r"legacy.pt: is damaged"):
-        import_checkpoint(legacy, out=tmp_path / "model")
+    refuses(r"legacy.pt: is damaged", import_checkpoint, legacy, out=tmp_path / "model")
     torch.save({"gEncoder": Code()}, legacy, _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match=r"legacy.pt: is damaged, or holds objects that could run code"):
         import_checkpoint(legacy, out=tmp_path / "model")
@@ -156,32 +156,26 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
     ]
     for number, (content, arguments, words) in enumerate(cases):
         path = save(tmp_path / str(number), content, criterion, arguments)
-        with pytest.raises(ValueError, match=words):
-            import_checkpoint(path, out=tmp_path / "model")
-    whole_path = save(tmp_path / "cut", weights)
-    whole = whole_path.read_bytes()
-    (tmp_path / "cut.pt").write_bytes(whole[:-2000])
-    torch.save({"gEncoder": Code()}, tmp_path / "code.pt")
-    for name, words in {"cut.pt": "cut off", "code.pt": "could run code"}.items():
-        with pytest.raises(ValueError, match=words):
-            import_checkpoint(tmp_path / name, out=tmp_path / "model")
-    (tmp_path / "page.pt").write_text("<!DOCTYPE html><title>404 Not Found</title>")
-    with pytest.raises(ValueError, match=r"no checkpoint at all: it begins with b'<!DOCTYPE"):
-        import_checkpoint(tmp_path / "page.pt", out=tmp_path / "model")
+        refuses(words, import_checkpoint, path, out=tmp_path / "model")
+    whole = save(tmp_path / "arguments", weights).read_bytes()
     damaged = bytearray(whole)
     damaged[whole.index(weights["gEncoder.conv3.bias"].numpy().tobytes())] ^= 1
-    (tmp_path / "damaged.pt").write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"damaged.pt cannot be read: cut off, damaged"):
-        import_checkpoint(tmp_path / "damaged.pt", out=tmp_path / "model")
-    torch.save({"state_dict": {}}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match="holds neither `gEncoder` nor `weights`"):
-        import_checkpoint(tmp_path / "other.pt", out=tmp_path / "model")
-    broken = save(tmp_path / "arguments", weights)
-    (tmp_path / "arguments" / "checkpoint_args.json").write_text("{")
-    with pytest.raises(ValueError, match=r"checkpoint_args\.json is not JSON"):
-        import_checkpoint(broken, out=tmp_path / "model")
+    path = tmp_path / "x.pt"
+    for content, words in (
+        (whole[:-2000], "cut off"),
+        (bytes(damaged), r"x.pt cannot be read: cut off, damaged"),
+        (b"<!DOCTYPE html><title>404 Not Found</title>", r"no checkpoint at all: it begins with b'<!DOCTYPE"),
+        ({"gEncoder": Code()}, "could run code"),
+        ({"state_dict": {}}, "holds neither `gEncoder` nor `weights`"),
+    ):
+        torch.save(content, path)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        refuses(words, import_checkpoint, path, out=tmp_path / "model")
+    path = tmp_path / "arguments" / "checkpoint_3.pt"
+    path.with_name("checkpoint_args.json").write_text("{")
+    refuses(r"checkpoint_args\.json is not JSON", import_checkpoint, path, out=tmp_path / "model")
     assert not (tmp_path / "model").exists()
     (tmp_path / "run").mkdir()
-    with pytest.raises(ValueError, match=r"`out`=.*run already exists: name a new folder, or remove this one"):
-        import_checkpoint(whole_path, out=tmp_path / "run")
+    refuses(r"`out`=.*run already exists: name a new folder, or", import_checkpoint, path, out=tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())

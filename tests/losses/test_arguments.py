@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from cpc.candidates import LatentBank, allowed_matrix
-from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_negatives
 from cpc.candidates.samplers import Bernoulli, Draw, SoftmaxSampler, Uniform
 from cpc.losses import Contrastive, bank_loss, class_loss, contrast, info_nce
@@ -48,13 +47,49 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
     (info_nce, {"log_count": torch.zeros(1)}, r"log_count is torch.float32 of the shape \[1\]"),
     (info_nce, {"negatives": torch.zeros(5, 2).long()}, r"negatives is torch.int64 of the shape \[5, 2\]; .* \[4, R\]"),
     (info_nce, {"query_sequence": torch.zeros(M).long()}, "give all three or none"),
+    (info_nce, {"num_negatives": 2.0}, "num_negatives=2.0 must be a whole number"),
+    (info_nce, {"num_negatives": True}, "num_negatives=True must be a whole number"),
+    (info_nce, {"num_negatives": 0}, "num_negatives=0 must be a whole number of at least 1"),
+    (info_nce, {"negatives": torch.zeros(M, 0).long()}, "number of negatives of a row=0"),
+    (info_nce, {"negatives": torch.ones(M, 1).long()}, "own positive"),
+    (info_nce, {"negatives": torch.full((M, 1), 5), "num_negatives": 9}, "num_negatives=9 and `negatives` are both"),
+    (info_nce, {"compute": "fp8"}, "compute='fp8' is not one of auto, float32, tf32, bf16"),
+    (info_nce, {"queries": torch.zeros(0, D), "positives": torch.zeros(0).long()}, "the number of queries=0"),
+    (info_nce, {"positives": torch.zeros(M).long(), "valid": torch.arange(N) == 0}, "no negative"),
+    (info_nce, {"temperature": "0.1"}, "temperature=.0.1. must be a number"),
+    (contrast, {"shared_across_steps": True}, "shared_across_steps` is for drawn negatives"),
+    (contrast, {"latents": torch.ones(B, 4, D)}, r"latents is torch.float32 of the shape \[2, 4, 3\]; .* \[2, 5, 3\]"),
+    (
+        contrast,
+        {"sequence_id": torch.arange(3)},
+        r"sequence_id is torch.int64 of the shape \[3\]; .* of the shape \[2\]",
+    ),
+    (contrast, {"num_latents": torch.ones(B).long()}, "longest sequence has 1 latents"),
+    *(
+        (
+            contrast,
+            {"num_latents": torch.tensor([num, 5])},
+            f"num_latents={num} must count latents, from 0 to 5, not samp",
+        )
+        for num in (9, -1)
+    ),
+    (
+        contrast,
+        {"strategy": "same_speaker_excluding", "group_id": torch.arange(B), "sequence_id": torch.arange(B)},
+        "same_speaker_excluding.*without a negative.*`sampler`",
+    ),
+    (class_loss, {"bias": torch.full((N,), math.inf)}, "bias must be finite everywhere; it runs from inf to inf"),
+    *(
+        (class_loss, {"weight": torch.tensor([1.0, 1, 1, value])}, "weight must be finite and at least 0 everywhere")
+        for value in (-2, math.nan)
+    ),
     (class_loss, {"classes": torch.ones(N, 5)}, r"classes is .* \[6, 5\]; .* of the shape \[n, 3\]"),
     (info_nce, {"candidates": torch.ones(N, D).double()}, "float64 cannot be combined with other dtypes"),
     (contrast, {"latents": torch.ones(B, 5, D).double()}, "float64 cannot be combined with other dtypes"),
     (class_loss, {"classes": torch.ones(N, D).double()}, "float64 cannot be combined with other dtypes"),
     (bank_loss, {"positives": torch.ones(M, D).double()}, "float64 cannot be combined with other dtypes"),
     (info_nce, {"positives": torch.arange(M).float()}, r"positives is torch.float32 .*: pass positives.long\(\)"),
-    (info_nce, {"positives": torch.arange(M)[:, None]}, r"positives is .* \[4, 1\]; .* \[4\]: reshape it"),
+    (info_nce, {"positives": torch.arange(M)[:, None]}, r"positives is .* \[4, 1\]; .* \[4\]"),
     (info_nce, {"positives": torch.arange(M).numpy()}, f"positives {IS_NUMPY}"),
     (info_nce, {"positives": torch.arange(M) - 1}, "positives run from -1 to 2, but the 6 candidates"),
     (info_nce, {"negatives": torch.ones(M, 2)}, "negatives is torch.float32"),
@@ -141,8 +176,12 @@ ALL, ROWS = torch.ones(B, N, dtype=torch.bool), torch.zeros(M).long()
         (lambda: softmax_sampler().sample(torch.ones(M, D).numpy(), 3, ROWS), f"queries {IS_NUMPY}"),
         (lambda: softmax_sampler().refresh(torch.ones(N, D).numpy()), f"embeddings {IS_NUMPY}"),
         (lambda: softmax_sampler().update(torch.tensor([-1]), torch.ones(1, D)), "ids run from -1 to -1, but the"),
-        (lambda: SoftmaxSampler(N, D, temperature=math.inf), "temperature=inf must be a finite number"),
-        (lambda: ClassTable(N, D, temperature=math.inf), "temperature=inf must be a finite number"),
+        (lambda: Contrastive(num_negatives=1.5), "num_negatives=1.5 must be a whole number"),
+        (lambda: Contrastive(auxiliary_negatives={"nobody": 0.5}), "auxiliary_negatives`='nobody'"),
+        (lambda: Contrastive(auxiliary_negatives={"mixed": 0.5}), "='mixed' is not one of same_speaker"),
+        (lambda: Contrastive(auxiliary_negatives={"sequence_only": 0.0}), r"share of .*=0\.0 must be positive"),
+        (lambda: Contrastive(auxiliary_negatives={"sequence_only": math.nan}), "share of .*=nan must be "),
+        (lambda: Contrastive(auxiliary_negatives={"sequence_only": 1.0}), r"sum of .*=1\.0 must be .* below 1"),
         (lambda: LatentBank(torch.ones(N, D).numpy()), f"latents {IS_NUMPY}"),
         (lambda: LatentBank(torch.ones(N, D), torch.zeros(N)), "sequence_id is torch.float32"),
         (lambda: allowed_matrix("mixed", torch.zeros(B)), "sequence_id is torch.float32"),
@@ -152,12 +191,12 @@ ALL, ROWS = torch.ones(B, N, dtype=torch.bool), torch.zeros(M).long()
         (lambda: negatives(ALL, ROWS, ROWS, 0), "num_negatives=0 must be at least 1"),
     ],
 )
-def test_of_what_candidates_come_from(call: Callable[[], Any], message: str) -> None:
+def test_of_parts_and_of_what_candidates_come_from(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
 def test_integers_of_any_width_are_indices(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     queries, candidates = torch.randn(M, D), torch.randn(N, D)
@@ -174,30 +213,3 @@ def test_integers_of_any_width_are_indices(dtype: torch.dtype) -> None:
     expected = info_nce(queries, candidates, integers["positives"], negatives=drawn).loss_nats
     found = info_nce(queries, candidates, short["positives"], negatives=drawn.to(dtype)).loss_nats
     assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: infonce(num_negatives=2.0), "num_negatives=2.0 must be a whole number"),
-        (lambda: infonce(num_negatives=True), "num_negatives=True must be a whole number"),
-        (lambda: infonce(negatives=torch.zeros(M, 0, dtype=torch.int64)), "number of negatives of a row=0"),
-        (lambda: infonce(temperature="0.1"), "temperature=.0.1. must be a number"),
-        (lambda: Contrastive(num_negatives=1.5), "num_negatives=1.5 must be a whole number"),
-        (lambda: Contrastive(skip_steps=1.0), "skip_steps=1.0 must be a whole number"),
-        (lambda: classes(bias=torch.full((N,), math.inf)), "bias must be finite everywhere; it runs from inf to inf"),
-        (lambda: classes(weight=torch.tensor([1.0, 1, 1, -2])), "weight must be finite and at least 0 everywhere"),
-        (lambda: classes(weight=torch.full((M,), math.nan)), "weight must be finite and at least 0 everywhere"),
-    ],
-)
-def test_counts_and_values_without_a_meaning_are_refused(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def infonce(**options: Any) -> Any:
-    return info_nce(torch.ones(M, D), torch.ones(N, D), torch.arange(M), **options)
-
-
-def classes(**options: Any) -> Any:
-    return class_loss(torch.ones(M, D), torch.ones(N, D), torch.arange(M), objective="full_softmax", **options)

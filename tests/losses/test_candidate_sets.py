@@ -81,10 +81,10 @@ def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int
     """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
     geometry, lengths = Geometry((6,), ("",), steps), torch.tensor([6, 2, 5, 6, 4, 6])
     everyone = Sequences(geometry, lengths, torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    whole = plan(strategy, everyone).rows
+    whole, _ = plan(strategy, everyone)
     for rank in range(2):
         share = Share(rank, (3, 3))
-        part = plan(strategy, everyone, share).rows
+        part, _ = plan(strategy, everyone, share)
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positive_index, whole.positive_index[mine])
         assert torch.equal(part.step, whole.step[mine])
@@ -93,7 +93,7 @@ def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int
         assert torch.equal(part.weight, 2 * whole.weight[mine])
         for is_shared in (False, True):
             ours, all_draws = (
-                plan(strategy, everyone, each, 5, is_shared).draws.draw(torch.Generator().manual_seed(7))
+                plan(strategy, everyone, each, 5, is_shared)[1].draw(torch.Generator().manual_seed(7))
                 for each in (share, None)
             )
             assert torch.equal(ours, all_draws[mine])
@@ -130,7 +130,7 @@ def test_a_plan_on_a_device_keeps_nothing_on_the_host(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(candidate_sets, "on_device", on_device)
     sequences = Sequences(Geometry((7,), ("",), (1, 3)), torch.tensor([5, 7]), device=torch.device("meta"))
-    rows = plan("mixed_excluding", sequences).rows
+    rows, _ = plan("mixed_excluding", sequences)
     assert layout_of(rows).num_negatives.is_meta
     assert [each() for each in kept] == [None]
 
@@ -138,7 +138,7 @@ def test_a_plan_on_a_device_keeps_nothing_on_the_host(monkeypatch: pytest.Monkey
 def test_a_plan_made_without_gradients_serves_with_them() -> None:
     """What inference mode makes, a compiled step may not keep for its backward pass."""
     with torch.inference_mode():
-        rows = plan("mixed", Sequences(Geometry((6,), ("",), (1, 2, 3)), torch.tensor([5, 6]))).rows
+        rows, _ = plan("mixed", Sequences(Geometry((6,), ("",), (1, 2, 3)), torch.tensor([5, 6])))
         layout = layout_of(rows)
     tensors = [*vars(rows).values(), *layout, *layout.blocks[0]]
     assert not any(each.is_inference() for each in tensors if isinstance(each, torch.Tensor))

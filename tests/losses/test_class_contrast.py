@@ -75,7 +75,7 @@ def test_a_step_without_rows_is_left_out() -> None:
         contrast_of(classes, queries, torch.full((1, 4), -100))
     with pytest.raises(ValueError, match="num_latents=4 must count latents, from 0 to 3"):
         contrast_of(classes, queries, labels, [4])
-    with pytest.raises(ValueError, match="need 4 labels, got 3"):
+    with pytest.raises(ValueError, match="the number of labels=3 must be at least 4"):
         contrast_of(classes, queries, labels[:, :3])
 
 

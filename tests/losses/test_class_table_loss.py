@@ -197,7 +197,7 @@ def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
         (("nce", Uniform(NUM_CLASSES), 5), {"hits": "remove"}, "hits='remove': nce accepts keep"),
         (("nce", Uniform(NUM_CLASSES), 5), {"correction": "none"}, "correction='none': nce accepts posterior"),
         (("softmax",), {}, "objective='softmax' is not one of"),
-        (("nce", Uniform(12), 5), {}, "the sampler draws from 12 classes, the table has 11"),
+        (("nce", Uniform(12), 5), {}, "the number of classes of the sampler=12 must be 11"),
         (
             ("info_nce", LogUniform(NUM_CLASSES), 5),
             {},
@@ -220,11 +220,29 @@ def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
         (("info_nce", LogUniform(NUM_CLASSES, shared=False), 11), {}, "can draw 10 classes .* 1 are excluded"),
         (("nce", Bernoulli([0.0] + 10 * [1.0]), 11), {}, "num_sampled=11 must be at least 1 and at most 10"),
         (("nce", All(NUM_CLASSES), 5), {}, "of All=5 must be 11"),
+        (("full_softmax",), {"refresh_every": 0}, "refresh_every=0"),
+        (
+            ("sampled_softmax", LogUniform(NUM_CLASSES), 3),
+            {"refresh_every": 5, "updates_between": True},
+            "refresh_every=5 and updates_between=True are for a sampler that reads",
+        ),
+        (
+            ("sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 3),
+            {"updates_between": True},
+            "updates_between=True with refresh_every=1: raise",
+        ),
     ],
 )
 def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ClassTableLoss(table(), *arguments, **options)
+
+
+def test_gradients_and_queries_that_do_not_fit_the_table_are_named() -> None:
+    with pytest.raises(ValueError, match="gives every class a gradient: set has_sparse_gradients=False"):
+        ClassTableLoss(table(has_sparse_gradients=True), "full_softmax")
+    with pytest.raises(ValueError, match=r"queries is .* of the shape"):
+        ClassTableLoss(table(), "full_softmax").row_losses(torch.zeros(4, 5), TARGETS)
 
 
 def test_parts_that_go_together_are_accepted() -> None:
@@ -242,16 +260,6 @@ def test_parts_that_go_together_are_accepted() -> None:
     ):
         found = ClassTableLoss(table(), "info_nce", *drawing).row_losses(torch.randn(3, DIM), torch.tensor([0, 1, 2]))
         assert found.loss.isfinite()
-
-
-def test_full_losses_have_no_sparse_gradients() -> None:
-    with pytest.raises(ValueError, match="gives every class a gradient: set has_sparse_gradients=False"):
-        ClassTableLoss(table(has_sparse_gradients=True), "full_softmax")
-
-
-def test_queries_of_another_width_are_named() -> None:
-    with pytest.raises(ValueError, match="queries have 5 dims, the table's classes 6"):
-        ClassTableLoss(table(), "full_softmax").row_losses(torch.zeros(4, 5), TARGETS)
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,7 @@ def collapsed(dim: int, num: int, kind: str) -> tuple[Tensor, Tensor]:
 
 
 COLLAPSED = [
-    collapsed(dim, num, kind)
-    for dim in (1, 5, 48, 384, 2048)
-    for num in (7, 8, 9, 14, 37)
-    for kind in ("random", "constant")
+    collapsed(dim, num, kind) for dim in (1, 48, 2048) for num in (7, 9, 37) for kind in ("random", "constant")
 ]
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 

@@ -1,4 +1,7 @@
-"""What no row meets may hold anything: losses and gradients are those without it, and its own gradients are 0."""
+"""What no row meets may hold anything: losses and gradients are those without it.
+
+Of padding, masked candidates and unused draws `test_definition.py` shows it.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,10 +12,9 @@ from torch import Tensor
 
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
-from cpc.losses import bank_loss, contrast, info_nce
+from cpc.losses import bank_loss, contrast
 from cpc.losses.class_loss import candidate_loss
 from cpc.losses.engine.score_gradients import ScoreCorrections
-from cpc.losses.engine.tiles import DRAWN_BEYOND
 
 Found = tuple[Tensor, list[Tensor]]
 
@@ -37,41 +39,6 @@ def check(clean: Found, dirty: Found) -> None:
 
 
 VALUES = pytest.mark.parametrize("value", [math.nan, math.inf, -3e38])
-
-
-@VALUES
-@pytest.mark.parametrize("strategy", ["mixed", "sequence_only", "mixed_excluding"])
-@pytest.mark.parametrize("num_negatives", [None, 5])
-def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | None) -> None:
-    """Latents, and the queries of rows that do not exist; so little padding that no block leaves it out."""
-    num_latents = torch.tensor([12, 11, 12])
-    is_used = torch.arange(12) < num_latents[:, None]
-    has_row = torch.stack([torch.arange(12) + k < num_latents[:, None] for k in (1, 2)])
-
-    def loss(queries: Tensor, latents: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(0)
-        options = {"num_negatives": num_negatives, "generator": generator}
-        return contrast(queries, latents, strategy=strategy, num_latents=num_latents, **options).loss
-
-    queries, latents = random(2, 3, 12, 4), random(3, 12, 4, seed=1)
-    dirty = attach_gradients(loss, filled(queries, has_row, value), filled(latents, is_used, value))
-    check(attach_gradients(loss, queries, latents), dirty)
-    assert not dirty[1][1][~is_used].any()
-
-
-@VALUES
-@pytest.mark.parametrize("options", [{}, {"num_negatives": 3}, {"negatives": torch.tensor([[0, 4], [1, 2]])}])
-@pytest.mark.parametrize("num_more", [0, 3 * DRAWN_BEYOND])
-def test_candidates(value: float, options: dict, num_more: int) -> None:
-    is_used = torch.tensor([True, True, True, False, True, True] + [False] * num_more)
-
-    def loss(queries: Tensor, candidates: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(0)
-        places = torch.tensor([5, 4])
-        return info_nce(queries, candidates, places, valid=is_used, generator=generator, **options).loss
-
-    inputs = random(2, 4), random(len(is_used), 4, seed=1)
-    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_used, value)))
 
 
 @VALUES

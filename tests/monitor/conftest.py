@@ -8,6 +8,8 @@ import pytest
 from benchmarks.synthetic_runs import write_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cpc.monitor.library import Library
 
 
@@ -19,9 +21,18 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(runs: Path) -> "Library":
+def read() -> "Callable[..., Library]":
+    """A function that reads the runs below some folders."""
     from cpc.monitor.library import Library  # needs the extra `dashboard`
 
-    library = Library([runs])
-    library.read_all()
-    return library
+    def read(*roots: Path) -> Library:
+        library = Library(roots)
+        library.read_all()
+        return library
+
+    return read
+
+
+@pytest.fixture
+def library(runs: Path, read: "Callable[..., Library]") -> "Library":
+    return read(runs)

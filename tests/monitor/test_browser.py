@@ -213,6 +213,7 @@ def test_what_a_reader_sees_of_two_runs_and_does_with_them(
     expect(values.get_by_role("row", name="model.learning_rate 0.001 0.002")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_runs_that_come_grow_and_go_under_a_reader_whose_zoom_stays(
     opened: Callable[..., Page], tmp_path: Path
 ) -> None:
@@ -264,6 +265,7 @@ def test_a_page_whose_server_is_gone_says_so(browser: Browser, unchanged: Path) 
         page.close()
 
 
+@pytest.mark.slow
 def test_of_many_runs_the_charts_in_sight_are_drawn(opened: Callable[..., Page], tmp_path: Path) -> None:
     for number in range(MANY + 1):
         write_run(tmp_path / "runs" / f"run{number:02}", num_records=4)
@@ -280,6 +282,7 @@ def test_of_many_runs_the_charts_in_sight_are_drawn(opened: Callable[..., Page],
         page.close()  # before its server: no answer is an error
 
 
+@pytest.mark.slow
 def test_a_phone_in_the_dark(address: str, opened: Callable[..., Page]) -> None:
     page = opened(address, viewport={"width": 390, "height": 800}, color_scheme="dark", has_touch=True)
     until(page, f"getComputedStyle({figure('bound')}.querySelector('text')).fill === 'rgb(230, 232, 236)'")

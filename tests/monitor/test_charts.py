@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, write_run
 from cpc.data.store.atomic import append_record, read_records
 from cpc.monitor.charts import NAMES, charts
+from cpc.monitor.figure import Chart
 from cpc.monitor.library import Library
 from cpc.monitor.view import MAX_POINTS, View
-from cpc.pages.chart import Chart
 
 
 def drawn(library: Library, **settings: Any) -> dict[str, Chart]:
@@ -94,10 +95,8 @@ def test_steps_with_gaps_keep_their_names(library: Library) -> None:
 
 def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library) -> None:
     run = library.runs["first"]
-    informations = [5.0, None, 2.5, 1.1]
-    record = bound_record(
-        2050, "valid", 4, level=0.9, strategy="mixed_excluding", information_for_gaussians_nats=informations
-    )
+    changes = {"strategy": "mixed_excluding", "information_for_gaussians_nats": [5.0, None, 2.5, 1.1]}
+    record = bound_record(2050, "valid", 4, level=0.9, **changes)
     append_record(run.folder / "bound.jsonl", record)
     run.refresh()
     chart = drawn(library, focus="first", unit="bits", x_range=(100.0, 200.0), log=["x"])["profile"]
@@ -115,7 +114,6 @@ def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library
     assert "range" not in axis
     assert chart.table.rows[1][0] == "k = 2"
     assert chart.table.rows[1][chart.table.header.index("valid mixed_excluding: Gaussians")] == "n/a"
-    assert drawn(library, runs=())["profile"].is_empty
 
 
 def test_held_out_records_and_other_strategies(library: Library) -> None:
@@ -156,9 +154,7 @@ def test_the_range_in_view_is_drawn_with_a_neighbour_at_each_end(library: Librar
     assert chart.figure["layout"]["xaxis"]["range"] == [500.0, 700.0]
     log = drawn(library, x_range=(100.0, 1000.0), log=["x"])["bound"].figure["layout"]["xaxis"]
     assert (log["type"], log["range"]) == ("log", [2.0, 3.0])
-
-
-def test_a_zoom_between_two_records_draws_the_line_through_it_and_hides_nothing(library: Library) -> None:
+    # A zoom between two records draws the line through it, and hides nothing.
     found = drawn(library, x_range=(510.0, 520.0))
     assert lines(found["bound"])["first"][0].tolist() == [500, 550]
     assert lines(found["steps"])["k = 1"][0].tolist() == [500, 550]
@@ -183,14 +179,7 @@ def test_what_is_last_is_the_last_record_whatever_is_in_view(library: Library) -
 def test_only_positive_quantities_take_a_logarithmic_axis(library: Library) -> None:
     found = drawn(library, log=["y"])
     kinds = {name: chart.figure["layout"]["yaxis"]["type"] for name, chart in found.items()}
-    assert {name for name, kind in kinds.items() if kind == "log"} == {
-        "loss",
-        "rank",
-        "variance",
-        "gradient",
-        "speed",
-        "rate",
-    }
+    assert {name for name in kinds if kinds[name] == "log"} == {*"loss rank variance gradient speed rate".split()}
 
 
 def test_the_table_holds_ends_extremes_and_values_on_the_way(library: Library) -> None:
@@ -199,34 +188,26 @@ def test_the_table_holds_ends_extremes_and_values_on_the_way(library: Library) -
     losses = [float(np.mean(record["loss_nats"])) for record in records]
     (row,) = chart.table.rows
     cells = dict(zip(chart.table.header, row, strict=True))
-    assert cells["curve"] == "first"
-    assert cells["last step"] == "2000"
+    assert (cells["curve"], cells["last step"]) == ("first", "2000")
     assert float(cells["last"]) == pytest.approx(losses[-1], rel=1e-3)
     assert float(cells["highest (in view)"]) == pytest.approx(max(losses), rel=1e-3)
     assert float(cells["step 440"]) == pytest.approx(losses[7], rel=1e-3)  # of step 400, the last before
 
 
-def test_many_long_runs_stay_few_points_and_keep_their_spikes(tmp_path: Path) -> None:
+def test_many_long_runs_stay_few_points_and_keep_their_spikes(tmp_path: Path, read: Callable[..., Library]) -> None:
     write_run(tmp_path / "spiky", num_records=3000)
     spike = bound_record(150_050, loss_nats=[9.0] * 4)
-    append_record(tmp_path / "spiky" / "bound.jsonl", spike)
-    for record in (bound_record(step) for step in range(150_100, 151_000, 50)):
+    for record in (spike, *(bound_record(step) for step in range(150_100, 151_000, 50))):
         append_record(tmp_path / "spiky" / "bound.jsonl", record)
-    library = Library([tmp_path])
-    library.read_all()
-    (line,) = lines(drawn(library)["loss"]).values()
+    (line,) = lines(drawn(read(tmp_path))["loss"]).values()
     assert len(line[0]) < MAX_POINTS / 10
     assert line[1].max() == 9
 
 
-def test_names_cannot_smuggle_markup(tmp_path: Path) -> None:
+def test_names_cannot_smuggle_markup_and_nothing_to_draw_is_empty(tmp_path: Path, read: Callable[..., Library]) -> None:
     write_run(tmp_path / "<img src=x>")
-    library = Library([tmp_path])
-    library.read_all()
+    library = read(tmp_path)
     assert "&lt;img src=x&gt;" in lines(drawn(library)["bound"])
-
-
-def test_nothing_to_draw_is_empty(library: Library) -> None:
     assert all(chart.is_empty for chart in drawn(library, runs=()).values())
 
 
@@ -243,9 +224,10 @@ def test_curves_of_different_strategies_say_which_is_which(library: Library) -> 
     assert "first (" not in " ".join(lines(drawn(library, runs=("first",))["bound"]))
 
 
-def test_a_change_of_colours_is_only_one_of_place(library: Library) -> None:
-    both = drawn(library)["loss"].figure["data"]
-    alone = drawn(library, runs=("first",))["loss"].figure["data"]
-    colours = {trace["name"]: trace["line"]["color"] for trace in both}
-    assert {trace["name"]: trace["line"]["color"] for trace in alone}["first"] == colours["first"]
-    assert len(set(colours.values())) == 2
+def test_a_run_keeps_its_colour(library: Library) -> None:
+    both, alone = (
+        {trace["name"]: trace["line"]["color"] for trace in drawn(library, runs=runs)["loss"].figure["data"]}
+        for runs in (tuple(library.runs), ("first",))
+    )
+    assert alone["first"] == both["first"]
+    assert len(set(both.values())) == 2

@@ -35,13 +35,10 @@ def test_every_bucket_keeps_its_lowest_and_highest() -> None:
         assert {start + int(bucket.argmin()), start + int(bucket.argmax())} <= kept
 
 
-def test_a_bucket_without_a_number_keeps_its_gap() -> None:
+def test_gaps_and_few_points_stay_and_too_few_are_refused() -> None:
     values = np.ones(300)
     values[100:200] = math.nan
     assert 100 in extreme_indices(values, 9)
-
-
-def test_few_points_all_stay_and_too_few_are_refused() -> None:
     assert extreme_indices(np.arange(5.0), 5).tolist() == [0, 1, 2, 3, 4]
     assert extreme_indices(np.zeros(0), 5).tolist() == []
     with pytest.raises(AssertionError, match="a bucket keeps up to three points"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
@@ -20,12 +21,12 @@ from cpc.monitor import app as app_module
 from cpc.monitor import library as library_module
 from cpc.monitor.app import _notices
 from cpc.monitor.export import write_export
-from cpc.monitor.library import Library
+from cpc.monitor.library import FIND_SECONDS, Library, run_folders
 from cpc.monitor.metrics import prometheus_text
 from cpc.monitor.overview import overview
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE
 from cpc.monitor.run import MOST_TABLES
-from cpc.monitor.text import replace_surrogates
+from cpc.monitor.table import replace_surrogates
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -35,23 +36,20 @@ def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
-def test_runs_are_found_by_their_records_and_named_below_their_folder(runs: Path, library: Library) -> None:
+def test_runs_are_found_by_their_records_and_named_below_their_folder(
+    runs: Path, library: Library, read: Callable[..., Library]
+) -> None:
     (runs / "first" / "model" / "inner").mkdir(parents=True)
     (runs / "empty").mkdir()
     assert set(library.runs) == {"first", "deeper/second"}
-    alone = Library([runs / "first"])
-    alone.read_all()
-    assert set(alone.runs) == {"first"}
-    alone.close()
+    assert set(read(runs / "first").runs) == {"first"}
 
 
-def test_the_same_run_named_twice_is_one_and_other_runs_of_a_name_are_told_apart(tmp_path: Path) -> None:
-    for place in ("a", "b"):
-        write_run(tmp_path / place / "runs" / "same")
-    library = Library([tmp_path / "a" / "runs", tmp_path / "b" / "runs", tmp_path / "a" / "runs"])
-    library.read_all()
-    assert list(library.runs) == ["same", "runs/same"]
-    library.close()
+def test_the_same_run_named_twice_is_one_and_other_runs_of_a_name_are_told_apart(
+    tmp_path: Path, read: Callable[..., Library]
+) -> None:
+    roots = [write_run(tmp_path / place / "runs" / "same").parent for place in ("a", "b")]
+    assert list(read(*roots, roots[0]).runs) == ["same", "runs/same"]
 
 
 def test_a_folder_without_runs_is_watched_until_one_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +70,10 @@ def test_a_folder_without_runs_is_watched_until_one_comes(tmp_path: Path, monkey
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for root in (tmp_path / "none", tmp_path / "file"):
-        with pytest.raises(ValueError, match=f"{root} is not a folder of runs"):
-            Library([root])
+        refuses(f"{root} is not a folder of runs", Library, [root])
 
 
-def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> None:
-    library = Library([runs])
-    library.read_all()
+def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path, library: Library) -> None:
     path, away = runs / "first" / "bound.jsonl", runs / "first" / "away"
     path.rename(away)
     path.mkdir()
@@ -95,13 +90,13 @@ def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path) -> No
     library.read_all()
     assert not any(row["notes"] for row in overview(library))
     assert library.runs["first"].tables(BOUND)[0].means["step"].size == 41
-    library.close()
 
 
-def test_an_error_in_one_run_or_in_the_search_ends_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_one_run_or_in_the_search_ends_nothing(
+    runs: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(library_module, "FIND_SECONDS", 0.1)
-    library = Library([runs])
-    library.read_all()
+    library._find()
 
     def broken(*_: object) -> bool:
         raise ZeroDivisionError("unforeseen")
@@ -143,7 +138,9 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
     assert b'cpc_step{run="deeper/second"} 2000' in prometheus_text(library)
 
 
-def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path) -> None:
+def test_types_that_nobody_foresaw_are_left_out_everywhere(
+    runs: Path, tmp_path: Path, read: Callable[..., Library]
+) -> None:
     odd = runs / "first"
     newer = {"loss_nats": {"k": 1}, "saturated": 3, "biased": [None] * 4, "reading": ["x"], "mi_ceiling_nats": "high"}
     newer |= {"num_rows": [{}] * 4, "information_for_gaussians_nats": 1.0}
@@ -153,12 +150,10 @@ def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path:
     for step in (2050, 2100):
         append_record(odd / "health.jsonl", health_record(step, **unclear))
     append_record(odd / "probe.jsonl", probe_record(2050, task="a\ud800", accuracy={"top1": 1}))
-    append_record(
-        odd / "events.jsonl", {"schema": 2, "step": [], "time_unix_seconds": "noon", "event": 1, "message": 2}
-    )
+    event = {"schema": 2, "step": [], "time_unix_seconds": "noon", "event": 1, "message": 2}
+    append_record(odd / "events.jsonl", event)
     (odd / "config.yaml").write_text('a: &a {b: *a}\nc: "\\ud800"\n')
-    library = Library([runs])
-    library.read_all()
+    library = read(runs)
     rows = overview(library)
     assert {row["name"]: row["step"] for row in rows} == {"first": 2050, "deeper/second": 2000}
     (of_odd,) = (row for row in rows if row["name"] == "first")
@@ -169,27 +164,22 @@ def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path:
     assert 'cpc_loss_nats{direction="",k="1",run="first",split="train"' not in text
     write_export(tmp_path / "page.html", library)
     assert not any(run.error_message for run in library.runs.values())
-    library.close()
 
 
-def test_names_that_are_not_utf_8_are_names_all_the_same(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_are_names_all_the_same(tmp_path: Path, read: Callable[..., Library]) -> None:
     for name in (b"run\xff", b"run\xfe", b"run?"):
         write_run(Path(os.fsdecode(os.fsencode(tmp_path / "runs") + b"/" + name)))
-    library = Library([tmp_path / "runs"])
-    library.read_all()
+    library = read(tmp_path / "runs")
     assert "run?" in library.runs
     assert len(set(library.runs)) == 3
     assert all(name == replace_surrogates(name) and "run?" in name for name in library.runs)
     prometheus_text(library)
     write_export(tmp_path / "page.html", library)
-    library.close()
 
 
 def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = Library([runs])
-    library.read_all()
     colours = {name: run.colour for name, run in library.runs.items()}
     first = next(iter(library.runs))
     folder = library.runs[first].folder
@@ -207,7 +197,6 @@ def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
     library.read_all()
     assert {name: run.colour for name, run in library.runs.items()} == colours
     assert library.runs[first].tables(BOUND)[0].means["step"].size == 40
-    library.close()
 
 
 @pytest.mark.parametrize("name", ["health.jsonl", "bound.jsonl", "config.yaml"])
@@ -235,21 +224,20 @@ def test_a_file_that_never_ends_keeps_no_other_run_from_the_page(runs: Path, nam
         assert "cannot be read" in library.runs["stranger"].config()["config.yaml"]
     elif kind != "aliases":  # whose lines are no records
         assert any(f"{name} cannot be read" in note for note in library.runs["stranger"].notes)
-    library.close()
 
 
-def test_thousands_of_curves_of_one_file_are_left_out_and_counted(runs: Path) -> None:
+def test_thousands_of_curves_of_one_file_are_left_out_and_counted(runs: Path, library: Library) -> None:
     for number in range(200):
         append_record(runs / "first" / "probe.jsonl", probe_record(2, task=f"task {number}"))
-    library = Library([runs])
     library.read_all()
     assert len(library.runs["first"].tables(PROBE)) == MOST_TABLES
     assert any("probe.jsonl: task " in note for note in library.runs["first"].notes)
-    library.close()
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e308, 1e39, 3e38, pytest.param(10**400, id="10^400")])
-def test_numbers_that_no_chart_holds_cost_no_other_run_its_charts(runs: Path, value: float) -> None:
+def test_numbers_that_no_chart_holds_cost_no_other_run_its_charts(
+    runs: Path, value: float, read: Callable[..., Library]
+) -> None:
     """Every piece of JSON on the page is such as browsers read, and drawn values are finite or gaps."""
     stranger = write_run(runs / "stranger")
     for name, record in (
@@ -260,8 +248,7 @@ def test_numbers_that_no_chart_holds_cost_no_other_run_its_charts(runs: Path, va
     ):
         with (stranger / name).open("a") as file:
             file.write(json.dumps(record) + "\n")
-    library = Library([runs])
-    library.read_all()
+    library = read(runs)
     write_export(runs / "page.html", library)
     page = (runs / "page.html").read_text()
     found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
@@ -272,4 +259,59 @@ def test_numbers_that_no_chart_holds_cost_no_other_run_its_charts(runs: Path, va
         for kind in (BOUND, HEALTH, PROBE):
             for table in run.tables(kind):
                 assert not any(np.isinf(column).any() for column in (*table.means.values(), *table.by_step.values()))
-    library.close()
+
+
+def made(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).mkdir(parents=True)
+        (root / name / "bound.jsonl").touch()
+
+
+def found(*roots: Path) -> list[str]:
+    return [folder.relative_to(roots[0]).as_posix() for folder in run_folders(roots)]
+
+
+def test_a_root_may_be_a_run_and_hold_others(tmp_path: Path) -> None:
+    made(tmp_path, "a", "b/c", "a/inner", ".hidden/d", "1/2/3/4/5/6", "1/2/3/4/5/7/8")
+    assert found(tmp_path) == ["1/2/3/4/5/6", "a", "b/c"]
+    (tmp_path / "events.jsonl").touch()
+    assert found(tmp_path) == [".", "1/2/3/4/5/6", "a", "b/c"]
+
+
+def test_links_are_followed_once_and_after_all_else(tmp_path: Path) -> None:
+    made(tmp_path, "runs/run7", "elsewhere/deep/run8")
+    (tmp_path / "runs" / "latest").symlink_to("run7")
+    (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "runs" / "nowhere").symlink_to("gone")
+    assert found(tmp_path / "runs") == ["run7", "more/deep/run8"]
+    assert found(tmp_path / "runs", tmp_path / "runs" / "run7") == ["run7", "more/deep/run8"]
+
+
+def test_a_long_search_comes_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(library_module.time, "monotonic", lambda: now[0])
+    library = Library([tmp_path])
+    library.read_all()
+    assert library._find_at == now[0] + FIND_SECONDS
+
+    def slow(roots: object) -> list[Path]:
+        now[0] += 60
+        return []
+
+    monkeypatch.setattr(library_module, "run_folders", slow)
+    library.read_all()
+    assert library._find_at == pytest.approx(now[0] + 1200)
+
+
+def test_what_nobody_may_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, "a", "private/b")
+    real = os.scandir
+
+    def refusing(folder: str) -> object:
+        if folder.endswith("private"):
+            raise PermissionError
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert found(tmp_path) == ["a"]

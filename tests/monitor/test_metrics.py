@@ -64,12 +64,9 @@ def test_a_change_of_strategy_or_steps_leaves_one_sample_per_label_set(library: 
     samples = [(sample.name, frozenset(sample.labels.items())) for family in families for sample in family.samples]
     assert len(samples) == len(set(samples))
     assert values(library)["cpc_step", frozenset({"run": "first"}.items())] == 2100
-    of_training = [
-        dict(pairs) for name, pairs in samples if name == "cpc_mi_bound_nats" and ("split", "train") in pairs
-    ]
-    assert {(each["strategy"], each["k"]) for each in of_training if each["run"] == "first"} == {
-        ("mixed_excluding", k) for k in "123"
-    }
+    bounds = [dict(pairs) for name, pairs in samples if name == "cpc_mi_bound_nats"]
+    trained = [each for each in bounds if (each["run"], each["split"]) == ("first", "train")]
+    assert {(each["strategy"], each["k"]) for each in trained} == {("mixed_excluding", k) for k in "123"}
     of_first = library.runs["first"].bound(View())
     assert of_first is not None
     assert (of_first.key.names, of_first.last_mean("step")) == (("train", "mixed_excluding"), 2100)

@@ -1,6 +1,7 @@
 """The table of runs: values, search, order, notes, and options that differ."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,10 @@ def test_values_are_the_latest_in_the_unit_asked_for(library: Library) -> None:
     assert first["age_text"].endswith(" ago")
 
 
-def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path) -> None:
+def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path, read: Callable[..., Library]) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "events.jsonl").touch()
-    library = Library([tmp_path])
-    library.read_all()
-    (begun,) = overview(library)
+    (begun,) = overview(read(tmp_path))
     assert begun["name"] == "new"
     assert [column for column in COLUMNS if column in begun] == ["age"]
 

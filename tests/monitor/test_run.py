@@ -27,6 +27,13 @@ def opened(folder: Path) -> Run:
     return run
 
 
+def opened_with(tmp_path: Path, *records: dict[str, Any]) -> Run:
+    (tmp_path / "run").mkdir()
+    for record in records:
+        append_record(tmp_path / "run" / "bound.jsonl", record)
+    return opened(tmp_path / "run")
+
+
 def refreshed(run: Run) -> None:
     while run.refresh():
         pass
@@ -125,34 +132,22 @@ def test_broken_lines_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert table.means["step"].tolist() == [50, 100]
     file = run.files["bound.jsonl"]
     assert file.num_problems == 9
-    assert [problem.split(":")[0] for problem in file.problems] == [
-        f"bound.jsonl, line {number}" for number in (2, 3, 4, 5, 6)
-    ]
+    assert [problem.split(":")[0] for problem in file.problems] == [f"bound.jsonl, line {n}" for n in range(2, 7)]
 
 
 def test_records_without_steps_are_those_of_k_from_one(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
     old = bound_record(50)
     for name in ("steps", "directions", "num_rows", "reading", "saturated", "biased"):
         del old[name]
-    append_record(folder / "bound.jsonl", old)
-    append_record(folder / "bound.jsonl", bound_record(100))
-    run = opened(folder)
-    (table,) = run.tables(BOUND)
+    (table,) = opened_with(tmp_path, old, bound_record(100)).tables(BOUND)
     assert table.key.steps == (1, 2, 3, 4)
     assert table.by_step["mi_bound_nats"].shape == (2, 4)
     assert np.isfinite(table.means["mi_bound_nats"]).all()
 
 
 def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    append_record(folder / "bound.jsonl", bound_record(50))
-    newer = bound_record(100, schema=7, critics=[{"name": "b"}])
-    newer["accuracy"] = {"top1": 0.5}
-    append_record(folder / "bound.jsonl", newer)
-    run = opened(folder)
+    newer = bound_record(100, schema=7, critics=[{"name": "b"}], accuracy={"top1": 0.5})
+    run = opened_with(tmp_path, bound_record(50), newer)
     (table,) = run.tables(BOUND)
     assert table.means["step"].tolist() == [50, 100]
     assert np.isnan(table.means["accuracy"][1])
@@ -161,12 +156,8 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
 
 
 def test_grids_have_directions_and_a_change_of_steps_begins_another_table(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    append_record(folder / "bound.jsonl", bound_record(50))
     grid = {"steps": [2, 3, 2, 3], "directions": ["down", "down", "up", "up"]}
-    append_record(folder / "bound.jsonl", bound_record(100, **grid))
-    run = opened(folder)
+    run = opened_with(tmp_path, bound_record(50), bound_record(100, **grid))
     assert [table.key.step_labels for table in run.tables(BOUND)] == [
         ["k = 1", "k = 2", "k = 3", "k = 4"],
         ["down, k = 2", "down, k = 3", "up, k = 2", "up, k = 3"],
@@ -174,13 +165,13 @@ def test_grids_have_directions_and_a_change_of_steps_begins_another_table(tmp_pa
 
 
 def test_what_is_not_finite_is_no_mean_but_what_has_no_rows_is_left_out(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
     values = [1.0, 2.0, 3.0, None]
-    append_record(folder / "bound.jsonl", bound_record(1, mi_bound_nats=values, num_rows=[5, 5, 5, 0]))
-    append_record(folder / "bound.jsonl", bound_record(2, mi_bound_nats=values, num_rows=[5, 5, 5, 5]))
-    append_record(folder / "bound.jsonl", bound_record(3, mi_bound_nats=[1.0, 2.0, 3.0, math.nan]))
-    run = opened(folder)
+    run = opened_with(
+        tmp_path,
+        bound_record(1, mi_bound_nats=values, num_rows=[5, 5, 5, 0]),
+        bound_record(2, mi_bound_nats=values, num_rows=[5, 5, 5, 5]),
+        bound_record(3, mi_bound_nats=[1.0, 2.0, 3.0, math.nan]),
+    )
     means = run.tables(BOUND)[0].means["mi_bound_nats"]
     assert means[0] == 2
     assert np.isnan(means[1:]).all()
@@ -189,9 +180,7 @@ def test_what_is_not_finite_is_no_mean_but_what_has_no_rows_is_left_out(tmp_path
 def test_options_come_flat_and_follow_the_file(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     config = folder / "config.yaml"
-    config.write_text(
-        "model:\n  encoder:\n    class_path: cpc.A\n    init_args:\n      dim: 8\n  extra: null\nseed: [1]\n"
-    )
+    config.write_text("model: {encoder: {class_path: cpc.A, init_args: {dim: 8}}, extra: null}\nseed: [1]\n")
     run = opened(folder)
     assert run.config() == {"model.encoder": "cpc.A", "model.encoder.dim": "8", "model.extra": "null", "seed": "[1]"}
     config.write_text("seed: 3\n")

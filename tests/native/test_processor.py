@@ -1,28 +1,15 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from cpc.native.processor import has_slow_float32_products, onednn_products_are_exact
-
-PRODUCT = """
-import torch
-from cpc.native.processor import prepare_processor
-prepare_processor()
-generator = torch.Generator().manual_seed(1)
-a, b = torch.rand(1024, 256, generator=generator), torch.rand(256, 640, generator=generator)
-print(float((a @ b - a.double() @ b.double()).abs().max() / (a @ b).max()))
-print(float(torch.tensor(1e-30) * torch.tensor(1e-10)))
-"""
+from cpc.native.processor import has_slow_float32_products, onednn_products_are_exact, prepare_processor
 
 
-def test_prepared_products_are_float32_and_denormals_zero() -> None:
-    """In a process of its own: both settings hold for the whole of it."""
-    done = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, text=True, check=True)
-    error, denormal = (float(line) for line in done.stdout.split())
-    assert error < 1e-6  # operands rounded to bfloat16 err by more than 1e-5
-    assert denormal == 0.0
+def test_prepared_products_are_float32_and_denormals_zero(generator: torch.Generator) -> None:
+    prepare_processor()
+    a, b = torch.rand(1024, 256, generator=generator), torch.rand(256, 640, generator=generator)
+    product = a @ b
+    assert (product - a.double() @ b.double()).abs().max() / product.max() < 1e-6  # in bfloat16 more than 1e-5
+    assert float(torch.tensor(1e-30) * torch.tensor(1e-10)) == 0
 
 
 def test_rounding_inside_products_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,12 +23,9 @@ def test_rounding_inside_products_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert not onednn_products_are_exact.__wrapped__()
 
 
-def test_the_check_leaves_the_precision_as_it_was() -> None:
+def test_the_check_leaves_the_precision_as_it_was_and_only_mkl_on_amd_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.backends.mkldnn.matmul.fp32_precision
     onednn_products_are_exact.__wrapped__()
     assert torch.backends.mkldnn.matmul.fp32_precision == before
-
-
-def test_only_mkl_on_amd_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "Intel(R) Xeon(R)"})
     assert not has_slow_float32_products()

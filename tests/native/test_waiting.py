@@ -39,7 +39,7 @@ with idle_threads():
 spinning_again, _, _ = work()
 assert torch.equal(loss, same_loss) and torch.equal(gradients, same_gradients)
 assert len(os.listdir("/proc/self/task")) == num_threads, "idle threads have ended"
-print(spinning, asleep, spinning_again)
+assert asleep > 3 * max(spinning, spinning_again), (spinning, asleep, spinning_again)
 """
 
 ENDS_IN_AN_OPERATION = """
@@ -59,7 +59,7 @@ in_operation.wait()
 """
 
 UNTIL_ASLEEP = """
-import os, subprocess, sys, threading, time, torch
+import subprocess, sys, threading, time
 from cpc.native.waiting import watch_cores
 
 def has_idle_threads():
@@ -72,7 +72,7 @@ busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in ra
 try:
     while not has_idle_threads() and time.monotonic() < end:
         x.neg_()
-    print(has_idle_threads())
+    assert has_idle_threads()
 finally:
     for process in busy:
         process.kill()
@@ -80,30 +80,23 @@ finally:
 """
 
 
-def run(program: str) -> str:
+def run(program: str) -> None:
     told = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     environment = told | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(NUM_THREADS))
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert not done.returncode, done.stderr
-    return done.stdout
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @needs_two_cores
-def test_idle_threads_let_the_others_sleep_and_change_no_number() -> None:
+def test_idle_threads_let_the_others_sleep_and_change_no_number_as_beside_busy_processes() -> None:
     """A thread that sleeps gives its core up at every wait; one that spins does so hardly ever."""
-    spinning, asleep, spinning_again = (int(count) for count in run(SWITCHES).split())
-    assert asleep > 3 * max(spinning, spinning_again), (spinning, asleep, spinning_again)
-
-
-@needs_two_cores
-def test_threads_sleep_beside_busy_processes() -> None:
-    assert run(UNTIL_ASLEEP).strip() == "True"
+    run(SWITCHES + UNTIL_ASLEEP)
 
 
 @needs_two_cores
 def test_python_exits_while_idle_threads_start() -> None:
     """Python would abort if a daemon thread were inside an operation of torch when Python exits."""
-    assert run(ENDS_IN_AN_OPERATION) == ""
+    run(ENDS_IN_AN_OPERATION)
 
 
 def test_looks_end_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +111,9 @@ def test_looks_end_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(clock) == 5
     waiting._wait_while(busy=False)  # from here on: 0.2, then 0.36
     assert next(clock) == 9
+    if sys.platform.startswith("linux"):  # only Linux tells
+        monkeypatch.undo()
+        assert waiting.seconds_without_core()[os.getpid()] >= 0
 
 
 @pytest.mark.parametrize("environment", [{"OMP_WAIT_POLICY": "PASSIVE"}, {"GOMP_SPINCOUNT": "10"}, {}])
@@ -132,12 +128,6 @@ def test_nothing_is_watched_where_the_environment_decides(
     before = threading.active_count()
     assert not waiting.watch_cores()
     assert threading.active_count() == before
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
-def test_a_wait_for_a_core_is_counted() -> None:
-    counted = waiting.seconds_without_core()
-    assert counted[os.getpid()] >= 0
 
 
 def test_one_thread_has_no_idle_threads(set_num_threads: Callable[[int], None]) -> None:

@@ -61,9 +61,9 @@ def environment() -> Iterator[dict[str, str]]:
         "PYTHONPATH": str(folder),
     }
     until = time.monotonic() + 20
-    while processes_of(folder) and time.monotonic() < until:
+    while processes_of(folder):
+        assert time.monotonic() < until, processes_of(folder)
         time.sleep(0.2)
-    assert processes_of(folder) == []
     shutil.rmtree(folder)
 
 

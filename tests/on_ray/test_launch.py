@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,34 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shown import command_blocks, small
 
+from cpc.checkpoint import read_checkpoint
 from cpc.data.audio.index import index_folder
 from cpc.data.store.atomic import read_records
 from cpc.on_ray.launch import Place, group_by_node
-from cpc.pretraining.run_folder import step_of
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Cluster = Callable[..., dict[str, str]]
 
-PRETRAIN = [
-    "pretrain",
-    "--model.encoder=cpc.encoders.AudioEncoder",
-    "--model.encoder.dim=8",
-    "--model.context=cpc.contexts.GRU",
-    "--model.context.init_args.dim=8",
-    "--model.predictor=cpc.predictors.Bilinear",
-    "--model.predictor.init_args.num_steps=3",
-    "--data.manifest=audio",
-    "--data.window_samples=3200",
-    "--data.batch_size=2",
-    "--data.eval_batches=2",
-    "--trainer.accelerator=cpu",
-    "--trainer.strategy=ddp",
-    "--trainer.enable_progress_bar=false",
-    "--record_every_steps=2",
-    "--eval_every_steps=4",
-    "--checkpoint_every_steps=2",
-]
+PRETRAIN = """pretrain --model.encoder=cpc.encoders.AudioEncoder --model.encoder.dim=8
+    --model.context=cpc.contexts.GRU --model.context.init_args.dim=8
+    --model.predictor=cpc.predictors.Bilinear --model.predictor.init_args.num_steps=3
+    --data.manifest=audio --data.window_samples=3200 --data.batch_size=2 --data.eval_batches=2
+    --trainer.accelerator=cpu --trainer.strategy=ddp --trainer.enable_progress_bar=false
+    --record_every_steps=2 --eval_every_steps=4 --checkpoint_every_steps=2""".split()
 # A rank to which something happens at the start of a step.
 EVENT = """
 import os, signal
@@ -66,10 +55,7 @@ def test_ranks_are_grouped_by_machine() -> None:
         (["--num_ranks", "2", "probe", "--seed", "1"], "only pretrain runs in ranks: write cpc ray --num_ranks 2 pre"),
         (["--num_ranks", "2"], "only pretrain runs in ranks"),
         (["--num_ranks", "0", "pretrain"], "--num_ranks=0 must be at least 1"),
-        (
-            ["--num_ranks", "2", "--gpus_per_rank", "2", "pretrain"],
-            "--gpus_per_rank=2 must be at least 0 and at most 1",
-        ),
+        (["--num_ranks", "2", "--gpus_per_rank", "2", "pretrain"], "_per_rank=2 must be at least 0 and at most 1"),
         (["--num_ranks", "2", "--cpus_per_rank", "0", "pretrain"], "--cpus_per_rank=0 must be at least 1"),
         (["pretrain", "--num_ranks", "2"], "required: --num_ranks"),
         (["--num_ranks", "2", "pretrain", "--trainer.devices=2"], "--trainer.devices=2 follows from --num_ranks"),
@@ -80,11 +66,8 @@ def test_mistakes_are_named(arguments: list[str], message: str, refusal: Callabl
 
 
 @pytest.fixture
-def folder(tmp_path: Path, write_audio: Callable[..., Path], environment: dict[str, str]) -> Path:
-    for number in range(20):
-        split = "train" if number < 12 else "valid"
-        write_audio(tmp_path / "audio" / split / f"{number}.wav", seconds=0.5, seed=number)
-    index_folder(tmp_path / "audio", split_level=0, progress=False)
+def folder(tmp_path: Path, write_corpus: Callable[..., Path], environment: dict[str, str]) -> Path:
+    write_corpus(tmp_path / "audio", train=12, valid=8)
     (Path(environment["PYTHONPATH"]) / "event.py").write_text(EVENT)
     return tmp_path
 
@@ -117,17 +100,15 @@ def test_two_ranks_on_two_machines_train_as_those_of_one(folder: Path, cluster: 
 def test_what_happens_to_a_rank_ends_all(
     folder: Path, cluster: Cluster, cpc: Run, rank: int, number: int, code: int, said: str
 ) -> None:
-    event = [
-        "--trainer.callbacks=event.Event",
-        f"--trainer.callbacks.rank={rank}",
-        f"--trainer.callbacks.number={number}",
-    ]
+    event = ["--trainer.callbacks=event.Event", f"--trainer.callbacks.rank={rank}"]
+    event.append(f"--trainer.callbacks.number={number}")
     ranks = ["ray", "--num_ranks", "2", *PRETRAIN, "--run_dir=run", "--trainer.max_steps=60", *event]
     ended = cpc(cluster(2), *ranks)
     assert ended.returncode == code, ended.stderr
     assert said in ended.stderr
     events = read_records(folder / "run" / "events.jsonl")
-    assert step_of(folder / "run" / "checkpoints" / "last.ckpt") == (6 if code == 143 else 4)
+    step = read_checkpoint(folder / "run" / "checkpoints" / "last.ckpt")["global_step"]
+    assert step == (6 if code == 143 else 4)
     assert events[-1]["event"] == ("interrupted" if code == 143 else "failed")
 
 
@@ -151,3 +132,53 @@ def test_a_signal_to_the_launcher_lets_ranks_save(folder: Path, environment: dic
     assert launcher.returncode == 143, said
     assert "saved; continue with --run_dir run --ckpt_path last" in said
     assert (folder / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ray", "--num_ranks", "2", "pretrain", "--config", "x"], ["data", "index", "DIR"]]
+)
+def test_a_missing_extra_is_named(
+    arguments: list[str],
+    audio_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Callable[..., str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    if arguments[0] == "data":
+        arguments = ["data", "index", str(audio_folder), "--out", str(tmp_path / "x.csv"), "--num_ray_workers", "2"]
+    assert "a Ray cluster needs ray: install it with `uv sync --extra ray`" in refusal(arguments)
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_an_address_without_a_cluster_is_named(refusal: Callable[..., str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    assert f"no Ray cluster answers at {address} (Connection refused): check --address" in refusal(
+        ["ray", "--num_ranks", "2", "--address", address, "pretrain"]
+    )
+
+
+# A rank has a processor of its own and no GPU.
+PLACES = {"DIR": "own", "32": "2", "8": "1", "1": "0", "64": "2", "16": "2", "cuda": "cpu"}
+
+
+@pytest.mark.slow
+def test_ranks_and_files_are_shared_out(
+    own_audio: Path, cluster: Callable[..., dict[str, str]], cpc: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    _, _, (pretrain,), (index, embed) = command_blocks("docs/scale.md")
+    index_folder(own_audio, speaker_level=0, progress=False)
+    manifest = own_audio / "manifest.csv"
+    expected = manifest.read_bytes()
+    environment = cluster(2)
+    for words in (pretrain, [*index, "--speaker_level", "0", "--overwrite"], embed):
+        done = cpc(environment, *small(words, PLACES))
+        assert done.returncode == 0, done.stderr
+    config = Path("runs/960/config.yaml").read_text()
+    assert "devices: '2'\n  num_nodes: 1\n" in config
+    assert {record["step"] for record in read_records(Path("runs/960/bound.jsonl")) if record["split"] == "valid"} == {
+        2
+    }
+    assert manifest.read_bytes() == expected
+    assert len(list(Path("features").rglob("*.npy"))) == 60

@@ -37,6 +37,7 @@ def words(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in (done.stdout + done.stderr).splitlines() if not re.match("(index|embed|data): |$", line)]
 
 
+@pytest.mark.slow
 def test_an_index_is_that_of_one_process(folder: Path, environment: dict[str, str], cpc: Run) -> None:
     index = ["data", "index", "audio", "--out"]
     local, spread = cpc(environment, *index, "1.csv"), cpc(environment, *index, "2.csv", "--num_ray_workers", "2")

@@ -1,7 +1,4 @@
-"""Runs of a test file's small config: finished ones, and ones that end with an error.
-
-A file that uses these fixtures defines `run` and `finished_once`.
-"""
+"""Runs of a small config: finished ones, and ones that end with an error; a file of other data defines `config`."""
 
 import shutil
 from collections.abc import Callable
@@ -12,7 +9,39 @@ import numpy as np
 import pytest
 import yaml
 
+from cpc.cli import main
 from cpc.pretraining.module import Pretraining
+from cpc.quickstart.recipe import part
+
+EVERY_TWO_STEPS = dict.fromkeys(("record_every_steps", "eval_every_steps", "checkpoint_every_steps"), 2)
+
+
+def words_of(config: dict[str, Any], run_dir: Path, *options: str) -> list[str]:
+    path = run_dir.with_name("config.yaml")
+    path.write_text(yaml.safe_dump(config))
+    return ["pretrain", "--config", str(path), "--run_dir", str(run_dir), *options]
+
+
+@pytest.fixture
+def command(config: dict[str, Any], tmp_path: Path) -> Callable[..., list[str]]:
+    """The words of a command line that trains in a folder below `tmp_path`."""
+    return lambda *options, name="run": words_of(config, tmp_path / name, *options)
+
+
+@pytest.fixture
+def run(command: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Path]:
+    def run(*options: str, name: str = "run") -> Path:
+        main(command(*options, name=name))
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run_dir(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    main(words_of(config, folder))
+    return folder
 
 
 @pytest.fixture
@@ -30,8 +59,8 @@ def refused(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> Cal
 
 
 @pytest.fixture
-def finished(finished_once: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(finished_once, tmp_path / "run")
+def finished(run_dir: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(run_dir, tmp_path / "run")
 
 
 @pytest.fixture
@@ -53,34 +82,19 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.fixture(scope="module")
-def oscillations(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config for ten noisy oscillations, in windows of 50 latents, with the single step k = 14."""
+def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of ten noisy oscillations, in windows of 50 latents, with the single step k = 14."""
     folder = tmp_path_factory.mktemp("signals")
     rng = np.random.default_rng(0)
     x = np.sin(np.arange(400) * rng.uniform(0.2, 0.4, (10, 1)))[..., None] + 0.3 * rng.normal(size=(10, 400, 1))
     np.savez(folder / "signals.npz", x=x.astype(np.float32), group=np.arange(10), sample_rate_hz=20.0)
-    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [4], "strides": [2]}
-    content: dict[str, Any] = {
+    sampling = {"window_seconds": 5.0, "batch_size": 4, "eval_batches": 1, "valid_share": 0.3}
+    return EVERY_TWO_STEPS | {
         "model": {
-            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"steps": [14]}},
+            "encoder": part("encoders.SignalEncoder", channels=1, dim=8, sample_rate_hz=20.0, kernels=[4], strides=[2]),
+            "context": part("contexts.GRU", dim=8),
+            "predictor": part("predictors.Bilinear", steps=[14]),
         },
-        "data": {
-            "class_path": "cpc.data.Signals",
-            "init_args": {
-                "source": str(folder / "signals.npz"),
-                "window_seconds": 5.0,
-                "batch_size": 4,
-                "eval_batches": 1,
-                "valid_share": 0.3,
-            },
-        },
+        "data": part("data.Signals", source=str(folder / "signals.npz"), **sampling),
         "trainer": {"max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
-        "record_every_steps": 2,
-        "eval_every_steps": 2,
-        "checkpoint_every_steps": 2,
     }
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path

@@ -14,7 +14,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cpc.checkpoint import read_checkpoint
-from cpc.cli import main
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import read_records
@@ -40,15 +39,6 @@ class Recorded(StepGraphs):
                 static.copy_(new)
 
         return outputs, replay
-
-
-@pytest.fixture
-def run(oscillations: Path, tmp_path: Path) -> Callable[..., Path]:
-    def run(*options: str, name: str = "run") -> Path:
-        main(["pretrain", "--config", str(oscillations), "--run_dir", str(tmp_path / name), *options])
-        return tmp_path / name
-
-    return run
 
 
 def losses(run_dir: Path) -> list[float]:

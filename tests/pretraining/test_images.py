@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,53 +16,20 @@ import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.images.corpus import ImageDataset
+from cpc.data.store.atomic import read_records
 from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, recorded_data
+from cpc.quickstart.recipe import part
 
+Run, Refused, Capture = Callable[..., Path], Callable[..., str], pytest.CaptureFixture[str]
 DIRECTIONS = ["down", "up", "right", "left"]
 PROBE = "--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class, learning_rate: 0.05}}]"
 # Latents of a trunk that slides over the image see one row more.
-SLIDING = [
-    "--model.encoder.init_args.fully_convolutional=true",
-    "--model.loss.skip_steps=2",
-    "--model.predictor.init_args.num_steps=1",
-]
-SMALL = {
-    "model": {
-        "encoder": {
-            "class_path": "cpc.encoders.PatchEncoder",
-            "init_args": {
-                "trunk": {
-                    "class_path": "cpc.encoders.TinyTrunk",
-                    "init_args": {"dim": 8, "strides": [4, 1], "widths": [8, 8]},
-                },
-                "patch_size": 16,
-                "stride": 8,
-            },
-        },
-        "context": {
-            "class_path": "cpc.contexts.PixelCNN",
-            "init_args": {"width": 8, "num_blocks": 2, "hidden_dim": 8, "directions": DIRECTIONS},
-        },
-        "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
-        "loss": {"class_path": "cpc.losses.Contrastive", "init_args": {"skip_steps": 1}},
-    },
-    "data": {
-        "class_path": "cpc.data.Images",
-        "init_args": {
-            "image_size": 40,  # a grid of 4 x 4
-            "load_size": 44,
-            "augmentation": "v1",
-            "flip": True,
-            "batch_size": 4,
-            "eval_batches": 2,
-        },
-    },
-    "trainer": {"max_steps": 4, "accelerator": "cpu"},
-    "record_every_steps": 2,
-    "eval_every_steps": 2,
-    "checkpoint_every_steps": 2,
-}
+SLIDING = """--model.encoder.init_args.fully_convolutional=true --model.loss.skip_steps=2
+    --model.predictor.init_args.num_steps=1""".split()
+TRUNK = part("encoders.TinyTrunk", dim=8, strides=[4, 1], widths=[8, 8])
+DATA = {"image_size": 40, "load_size": 44, "augmentation": "v1", "flip": True}  # a grid of 4 x 4
+DATA |= {"batch_size": 4, "eval_batches": 2}
 
 
 def write_images(path: Path, splits: list[str], seed: int = 0) -> Path:
@@ -86,29 +53,31 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("corpus") / "gratings.npz", splits)
 
 
-def pretrain_small(folder: Path, source: Path, *options: str) -> Path:
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(SMALL))
-    command = ["pretrain", "--config", str(config), f"--data.source={source}", f"--run_dir={folder / 'run'}"]
-    main([*command, *options])
-    return folder / "run"
-
-
-@pytest.fixture
-def run(tmp_path: Path, source: Path) -> Callable[..., Path]:
-    return partial(pretrain_small, tmp_path, source)
-
-
 @pytest.fixture(scope="module")
-def finished_once(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
-    return pretrain_small(tmp_path_factory.mktemp("finished"), source)
+def config(source: Path) -> dict[str, Any]:
+    return dict.fromkeys(("record_every_steps", "eval_every_steps", "checkpoint_every_steps"), 2) | {
+        "model": {
+            "encoder": part("encoders.PatchEncoder", trunk=TRUNK, patch_size=16, stride=8),
+            "context": part("contexts.PixelCNN", width=8, num_blocks=2, hidden_dim=8, directions=DIRECTIONS),
+            "predictor": part("predictors.Bilinear", num_steps=2),
+            "loss": part("losses.Contrastive", skip_steps=1),
+        },
+        "data": part("data.Images", source=str(source), **DATA),
+        "trainer": {"max_steps": 4, "accelerator": "cpu"},
+    }
 
 
 def records(run_dir: Path, name: str = "bound.jsonl") -> list[dict]:
-    return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
+    return read_records(run_dir / name)
 
 
-def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) -> None:
+def held_out_losses(run_dir: Path) -> list[Any]:
+    """The losses that the run has recorded of its exported model."""
+    records = read_config(run_dir)["provenance"]["held_out"]
+    return [pytest.approx(record["loss_nats"], abs=1e-5) for record in records]
+
+
+def test_a_run_leaves_everything_behind(run: Run, source: Path) -> None:
     folder = run(PROBE)
     found = [(r["step"], r["split"], r["strategy"]) for r in records(folder)]
     held_out = [("valid", "mixed"), ("valid", "mixed_excluding")]
@@ -139,22 +108,19 @@ def test_a_run_leaves_everything_behind(run: Callable[..., Path], source: Path) 
     saved_settings = config["provenance"]["data"]
     assert saved_settings["class_path"] == "cpc.data.images.modality.Images"
     assert saved_settings["init_args"] == {name: of_data["init_args"][name] for name in saved_settings["init_args"]}
-    assert saved_settings["init_args"].items() >= {"source": str(source), **SMALL["data"]["init_args"]}.items()
+    assert saved_settings["init_args"].items() >= {"source": str(source), **DATA}.items()
     assert not saved_settings["init_args"].keys() & {"cache_dir", "skip_bad", "num_workers"}
     model = cpc.load_pretrained(folder)
     assert (model.is_initialised, model.loss_part.skip_steps) == (True, 1)
     assert model(torch.rand(2, 3, 40, 40)).contexts.shape == (2, 4, 4, 4 * 8)
-    assert (config["architecture"]["init_args"]["encoder"]["init_args"]["crop_size"], model.encoder.crop_size) == (
-        15,
-        15,
-    )
+    assert config["architecture"]["init_args"]["encoder"]["init_args"]["crop_size"] == model.encoder.crop_size == 15
     with np.load(source) as arrays:
         pixels = arrays["images"][:27] / 255
     np.testing.assert_allclose(model.encoder.pixel_mean, pixels.mean((0, 1, 2)), rtol=1e-5)
     np.testing.assert_allclose(model.encoder.pixel_std, pixels.std((0, 1, 2)), rtol=1e-5)
 
 
-def test_it_learns_what_there_is_to_learn(run: Callable[..., Path]) -> None:
+def test_it_learns_what_there_is_to_learn(run: Run) -> None:
     """Phase and colour of a grating are an image's own, its direction too: the probe of classes sees it."""
     options = [f"--{name}=60" for name in ("trainer.max_steps", "eval_every_steps", "record_every_steps")]
     folder = run(*options, "--model.learning_rate=0.01", "--checkpoint_every_steps=60", PROBE)
@@ -165,9 +131,7 @@ def test_it_learns_what_there_is_to_learn(run: Callable[..., Path]) -> None:
     assert probe["accuracy"] >= 0.75  # one in three by chance
 
 
-def test_training_changes_images_and_evaluation_does_not(
-    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_changes_images_and_evaluation_does_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     read = ImageDataset.__getitems__
 
@@ -183,44 +147,29 @@ def test_training_changes_images_and_evaluation_does_not(
     assert all(has_keys for chance, _, has_keys in seen if chance == "patches")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        [PROBE, "--model.loss.num_negatives=7", "--model.schedule=cosine"],
-        ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"],
-    ],
-    ids=["probe", "v2 in two workers"],
-)
 def test_a_broken_run_continues_bit_for_bit(
-    run: Callable[..., Path],
-    refused: Callable[..., str],
-    break_at: Callable[[int], None],
-    tmp_path: Path,
-    options: list[str],
+    run: Run, refused: Refused, break_at: Callable[[int], None], tmp_path: Path
 ) -> None:
-    """Through the end of a pass, at the seventh batch."""
-    options = [*options, "--trainer.max_steps=9", "--checkpoint_every_steps=5", "--record_every_steps=3"]
-    options += ["--eval_every_steps=4"]
-    folder = run(*options)
-    names = ["bound.jsonl"] + ["probe.jsonl"] * (PROBE in options)
-    whole = [(folder / name).read_text() for name in names], read_config(folder)["sha256"], weights(folder)
-    folder.rename(tmp_path / "whole")
+    """With two workers, through the end of a pass, at the seventh batch."""
+    options = ["--model.loss.num_negatives=7", "--model.schedule=cosine", "--trainer.max_steps=9", PROBE]
+    options += ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"]
+    options += ["--checkpoint_every_steps=5", "--record_every_steps=3", "--eval_every_steps=4"]
+
+    def outcome(folder: Path) -> tuple[Any, ...]:
+        weights = torch.load(folder / "checkpoints" / "last.ckpt")["state_dict"]
+        names = ("bound.jsonl", "probe.jsonl", "model/config.json")
+        return *((folder / name).read_text() for name in names), {k: v.tolist() for k, v in weights.items()}
+
+    whole = outcome(run(*options))
+    folder = (tmp_path / "run").rename(tmp_path / "whole").with_name("run")
     break_at(7)
     refused(*options)
     assert records(folder)[-1]["step"] == 6
-    run(*options, "--ckpt_path=last")
-    assert [(folder / name).read_text() for name in names] == whole[0]
-    assert read_config(folder)["sha256"] == whole[1]
-    for name, tensor in weights(folder).items():
-        assert torch.equal(tensor, whole[2][name]), name
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints" / "last.ckpt")["state_dict"]
+    assert outcome(run(*options, "--ckpt_path=last")) == whole
 
 
 def test_the_best_of_a_checkpoint_stays_and_another_model_is_refused(
-    run: Callable[..., Path], refused: Callable[..., str], finished: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, refused: Refused, finished: Path, capsys: Capture
 ) -> None:
     path = finished / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path)
@@ -241,17 +190,7 @@ def test_the_best_of_a_checkpoint_stays_and_another_model_is_refused(
     assert "model.loss.skip_steps is 0 in the checkpoint, 1 now" in refused("--ckpt_path=last", "--trainer.max_steps=8")
 
 
-def test_workers_and_packing_change_nothing(run: Callable[..., Path], tmp_path: Path) -> None:
-    packed = records(run("--data.augmentation=v2"))
-    (tmp_path / "run").rename(tmp_path / "packed")
-    others = records(run("--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"))
-    for one, other in zip(packed, others, strict=True):
-        assert np.allclose(one["loss_nats"], other["loss_nats"], atol=1e-5)
-
-
-def test_held_out_images_without_labels_leave_the_probe_without_a_result(
-    run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_held_out_images_without_labels_leave_the_probe_without_a_result(run: Run, tmp_path: Path) -> None:
     path = write_images(tmp_path / "half.npz", ["train"] * 9 + ["valid"] * 4)
     with np.load(path) as arrays:
         content = dict(arrays)
@@ -269,24 +208,19 @@ def test_held_out_images_without_labels_leave_the_probe_without_a_result(
             *("--trainer.gradient_clip_val=1.0", "--model.optimiser=adamw"),
         ],
         ["--model.encoder.init_args.trunk.init_args.num_channels=1", "--data.augmentation=v2"],
-        [
-            "--model.predictor=cpc.predictors.TransformerPredictor",
-            "--model.predictor.init_args.num_steps=2",
-            "--model.predictor.init_args.num_heads=2",
-        ],
+        """--model.predictor=cpc.predictors.TransformerPredictor --model.predictor.init_args.num_steps=2
+            --model.predictor.init_args.num_heads=2""".split(),
     ],
     ids=["bfloat16", "grey", "transformer"],
 )
-def test_other_parts_train_and_are_measured(run: Callable[..., Path], options: list[str], source: Path) -> None:
+def test_other_parts_train_and_are_measured(run: Run, options: list[str], source: Path) -> None:
     folder = run(*options)
     assert all(np.isfinite(r["loss_nats"]).all() for r in records(folder))
     measured = evaluate(folder, source, num_batches=2)["bounds"][0]["loss_nats"]
     assert measured == pytest.approx(read_config(folder)["provenance"]["held_out"][0]["loss_nats"], abs=0.02)
 
 
-def test_a_folder_of_photographs_is_enough(
-    run: Callable[..., Path], refused: Callable[..., str], source: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_photographs_is_enough(run: Run, refused: Refused, source: Path, tmp_path: Path) -> None:
     """Neither splits nor classes; of different sizes, and one of them broken."""
     folder = tmp_path / "photographs"
     folder.mkdir()
@@ -309,10 +243,7 @@ def test_a_folder_of_photographs_is_enough(
     ("options", "message"),
     [
         (["--data.image_size=32"], "data.image_size=32 gives 3 rows of patches, but the model predicts 3 steps ahead"),
-        (
-            ["--model.loss.skip_steps=2"],
-            "data.image_size=40 gives 4 rows of patches, but the model predicts 4 steps ahead",
-        ),
+        (["--model.loss.skip_steps=2"], "data.image_size=40 gives 4 rows of patches, but the model predicts 4 steps"),
         (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16"),
         (["--data.image_size=43"], "leave out the last 3 pixels of images of 43: set --data.image_size to 40 or 48"),
         (["--data.load_size=39"], "--data.load_size=39 is smaller than --data.image_size=40"),
@@ -328,30 +259,18 @@ def test_a_folder_of_photographs_is_enough(
         (SLIDING, "augmentation='v1' changes patches one by one"),
         (
             ["--model.encoder.init_args.trunk=cpc.encoders.GradientTrunk"],
-            "data.augmentation='v1' puts a frame of the mean colour around patches, and GradientTrunk would",
+            "data.augmentation='v1' frames patches, whose edges GradientTrunk reads: set --data.augmentation to",
         ),
-        (
-            ["--model.loss.negatives=same_speaker"],
-            "images have no speakers: set --model.loss.init_args.negatives to mixed",
-        ),
-        (
-            ["--model.loss.negatives=mixed_excluding", "--data.batch_size=1"],
-            "negatives='mixed_excluding' leaves 1 of 1",
-        ),
+        (["--model.loss.negatives=same_speaker"], "no speakers: set --model.loss.init_args.negatives to mixed"),
+        (["--model.loss.negatives=mixed_excluding", "--data.batch_size=1"], "'mixed_excluding' leaves 1 of 1"),
         (["--data.source=nowhere"], "there is no folder or npz file nowhere"),
         (["--data.eval_split=dev"], "of split 'dev'; the splits are test, train, valid"),
-        (
-            ["--data.packed=false", "--data.skip_bad=true"],
-            "--data.cache_dir and --data.skip_bad apply only to packed images",
-        ),
-        (
-            ["--trainer.callbacks=cpc.probes.OnlineProbe"],
-            "have no task 'speaker' for an online probe; their tasks are class",
-        ),
+        (["--data.packed=false", "--data.skip_bad=true"], "--data.packed=false is for image files, without shards"),
+        (["--trainer.callbacks=cpc.probes.OnlineProbe"], "no task 'speaker' for an online probe; their tasks are"),
     ],
 )
 def test_mistakes_end_before_training_with_their_name(
-    refused: Callable[..., str], options: list[str], message: str, tmp_path: Path
+    refused: Refused, options: list[str], message: str, tmp_path: Path
 ) -> None:
     assert message in refused(*options)
     assert not (tmp_path / "run" / "bound.jsonl").exists()
@@ -364,24 +283,22 @@ def test_mistakes_end_before_training_with_their_name(
         ([0] * 6, "number of classes of task 'class'=1 must be at least 2"),
     ],
 )
-def test_an_online_probe_needs_classes(
-    refused: Callable[..., str], labels: list[int], message: str, tmp_path: Path
-) -> None:
+def test_an_online_probe_needs_classes(refused: Refused, labels: list[int], message: str, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (6, 40, 40), np.uint8)
     np.savez(tmp_path / "few.npz", images=images, labels=labels, split=["train"] * 4 + ["valid"] * 2)
     assert message in refused(PROBE, f"--data.source={tmp_path / 'few.npz'}")
 
 
-def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., Path], tmp_path: Path) -> None:
+def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Run) -> None:
     """facts T25: legal, the paper does it, and never without a word."""
     with pytest.warns(UserWarning, match=r"`loss.skip_steps`=0, but the next 1 rows share pixels"):
         run("--model.loss.skip_steps=0")
     with pytest.warns(UserWarning, match=r"`loss.skip_steps`=1, but the next 2 rows share pixels"):
-        run(SLIDING[0], "--data.augmentation=none", f"--run_dir={tmp_path / 'sliding'}")
+        run(SLIDING[0], "--data.augmentation=none", name="sliding")
 
 
 def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counted(
-    run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, capsys: Capture
 ) -> None:
     path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"] * 2)
     arrays = dict(np.load(path))
@@ -397,9 +314,7 @@ def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counte
     assert "1 of 2 images of split 'valid' are copies of training data" in printed
 
 
-def test_cpc_evaluate_repeats_the_runs_own_measurement(
-    finished: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cpc_evaluate_repeats_the_runs_own_measurement(finished: Path, source: Path, capsys: Capture) -> None:
     of_the_run = read_config(finished)["provenance"]["held_out"]
     main(["evaluate", str(finished), "--data", str(source), "--num_batches", "2"])
     assert "left 3" in capsys.readouterr().out
@@ -409,35 +324,21 @@ def test_cpc_evaluate_repeats_the_runs_own_measurement(
         of_both = [name for name in there if not name.endswith("nats") and name != "pretrained_on"]
         assert {name: here[name] for name in of_both} == {name: there[name] for name in of_both}
         assert measured["pretrained_on"] == there["pretrained_on"]
-        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
+    assert [each["loss_nats"] for each in measured["bounds"]] == held_out_losses(finished)
 
 
-def test_what_a_run_held_out_stays_held_out(run: Callable[..., Path], tmp_path: Path) -> None:
-    """Without a split `valid` in the source, a share of its own is drawn: the run's, not the default."""
-    path = write_images(tmp_path / "drawn.npz", ["train"] * 60)
-    folder = run(f"--data.source={path}", "--data.valid_share=0.3", "--data.eval_batches=100")
-    of_the_run = read_config(folder)["provenance"]["held_out"]
-    assert of_the_run[0]["num_batches"] >= 2
-    measured = evaluate(folder, path, num_batches=100)
-    for here, there in zip(measured["bounds"], of_the_run, strict=True):
-        assert here["num_batches"] == there["num_batches"]
-        assert here["loss_nats"] == pytest.approx(there["loss_nats"], abs=1e-5)
-
-
-def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Callable[..., Path], tmp_path: Path) -> None:
+def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Run, tmp_path: Path) -> None:
     """All labelled images stay with the probe; `cpc evaluate` finds the same held-out ones."""
     path = write_images(tmp_path / "parts.npz", ["unlabelled"] * 60 + ["train"] * 20 + ["test"] * 9)
     folder = run(f"--data.source={path}", "--data.train_split=unlabelled", "--data.valid_share=0.2")
-    config = read_config(folder)
-    table = recorded_data(config, path).open(cpc.load_pretrained(folder).encoder).table
+    table = recorded_data(read_config(folder), path).open(cpc.load_pretrained(folder).encoder).table
     assert len(table.rows("train")) == 20
     assert len(table.rows("valid")) + len(table.rows("unlabelled")) == 60
-    measured = evaluate(folder, path, num_batches=2)["bounds"][0]["loss_nats"]
-    assert measured == pytest.approx(config["provenance"]["held_out"][0]["loss_nats"], abs=1e-5)
+    assert evaluate(folder, path, num_batches=2)["bounds"][0]["loss_nats"] == held_out_losses(folder)[0]
 
 
 def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
-    finished: Path, source: Path, refusal: Callable[..., str]
+    finished: Path, source: Path, refusal: Refused
 ) -> None:
     larger = evaluate(finished, source, num_batches=1, image_size=48, load_size=48, batch_size=2)
     assert larger["bounds"][0]["num_candidates"] == [2 * 5 * 5] * 8

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from refusals import refuses
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from cpc.pretraining import ranks
-from cpc.pretraining.ranks import RankError, end_with_agent, start_ranks
+from cpc.pretraining.ranks import end_with_agent, start_ranks
 
 # Rank 1 does something; rank 0 waits until it is ended.
 PROGRAM = """
@@ -38,19 +40,33 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("event", "error", "message"),
+    ("event", "message"),
     [
-        ("sys.exit(3)", RankError, "rank 1 of 2: ended with status 3; its error is printed above"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", RankError, r"rank 1 of 2: ended by SIGKILL \(was it killed"),
-        (ERROR_FILE, RankError, "^rank 1 of 2: x.wav: is empty$"),
-        ("sys.exit(143)", SystemExit, "143"),
-        ("sys.exit(130)", KeyboardInterrupt, "^$"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"rank 1 of 2: ended by SIGKILL \(was it killed"),
+        (ERROR_FILE, "^rank 1 of 2: x.wav: is empty$"),
     ],
 )
-def test_the_rank_that_ends_first_ends_all_by_name(
-    program: Path, event: str, error: type[BaseException], message: str
-) -> None:
+def test_the_rank_that_ends_first_ends_all_by_name(program: Path, event: str, message: str) -> None:
     program.write_text(PROGRAM.format(event=event, waits=True))
+    with pytest.raises(OSError, match=message):
+        start_ranks(2, 1, program.parent)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        (3, OSError, "rank 1 of 2: ended with status 3; its error is printed above"),
+        (143, SystemExit, "143"),
+        (130, KeyboardInterrupt, "^$"),
+    ],
+)
+def test_the_exit_code_of_a_rank_is_that_of_all(
+    program: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[BaseException], message: str
+) -> None:
+    def fail(*_: str) -> None:
+        raise ChildFailedError("", {1: ProcessFailure(local_rank=1, pid=7, exitcode=code, error_file="none")})
+
+    monkeypatch.setattr(ranks, "elastic_launch", lambda *_: fail)
     with pytest.raises(error, match=message):
         start_ranks(2, 1, program.parent)
 
@@ -95,11 +111,9 @@ def test_ranks_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_notebook_is_not_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ranks, "__main__", SimpleNamespace(__spec__=None))
-    with pytest.raises(ValueError, match=r"2 ranks run this program again.*set `trainer.devices` to 1"):
-        start_ranks(2, 1, tmp_path)
+    refuses(r"2 ranks run this program again.*set `trainer.devices` to 1", start_ranks, 2, 1, tmp_path)
 
 
 def test_several_machines_need_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NODE_RANK", raising=False)
-    with pytest.raises(ValueError, match=r"`trainer.num_nodes`=2 needs torchrun, or MASTER_ADDR.* in the environment"):
-        start_ranks(2, 2, tmp_path)
+    refuses(r"`trainer.num_nodes`=2 needs torchrun, or MASTER_ADDR.* in the environment", start_ranks, 2, 2, tmp_path)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import os
+import shlex
 import subprocess
 import sys
 import time
@@ -11,54 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.audio.index import index_folder
 from cpc.data.store.atomic import read_records
 
-OPTIONS = [
-    "--model.encoder=cpc.encoders.AudioEncoder",
-    "--model.encoder.dim=16",
-    "--model.context=cpc.contexts.GRU",
-    "--model.context.init_args.dim=16",
-    "--model.context.init_args.num_layers=2",
-    "--model.context.init_args.dropout=0.1",  # so that the global generator matters
-    "--model.predictor=cpc.predictors.Bilinear",
-    "--model.predictor.init_args.num_steps=4",
-    "--model.loss.num_negatives=20",
-    "--model.learning_rate=0.003",
-    "--model.schedule=cosine",
-    "--data.window_samples=3200",
-    "--data.batch_size=4",
-    "--data.eval_batches=2",
-    "--data.num_workers=2",
-    "--data.augmentation={pitch_cents: 300, noise_snr_db: [5, 20], time_drop_ms: 20}",
-    "--trainer.max_steps=60",
-    "--trainer.callbacks=cpc.probes.OnlineProbe",
-    "--record_every_steps=5",
-    "--eval_every_steps=15",
-    "--checkpoint_every_steps=7",
-]
+# Dropout, so that the global generator matters.
+OPTIONS = r"""--model.encoder=cpc.encoders.AudioEncoder --model.encoder.dim=16 --model.context=cpc.contexts.GRU
+    --model.context.init_args.dim=16 --model.context.init_args.num_layers=2 --model.context.init_args.dropout=0.1
+    --model.predictor=cpc.predictors.Bilinear --model.predictor.init_args.num_steps=4 --model.loss.num_negatives=20
+    --model.learning_rate=0.003 --model.schedule=cosine
+    --data.window_samples=3200 --data.batch_size=4 --data.eval_batches=2 --data.num_workers=2
+    --data.augmentation={pitch_cents:\ 300,noise_snr_db:\ [5,20],time_drop_ms:\ 20}
+    --trainer.max_steps=60 --trainer.callbacks=cpc.probes.OnlineProbe --trainer.accelerator=cpu
+    --record_every_steps=5 --eval_every_steps=15 --checkpoint_every_steps=7"""
 
 
 @pytest.fixture
-def manifest(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
-    for number in range(18):
-        split = "train" if number < 12 else "valid"
-        write_audio(tmp_path / "audio" / split / f"speaker{number % 3}" / f"{number}.wav", seconds=0.6, seed=number)
-    index_folder(tmp_path / "audio", split_level=0, speaker_level=1, progress=False)
-    return tmp_path / "audio"
+def manifest(tmp_path: Path, write_corpus: Callable[..., Path]) -> Path:
+    return write_corpus(tmp_path / "audio", num_speakers=3, seconds=0.6, train=12, valid=6)
 
 
 def command(manifest: Path, run_dir: Path, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "cpc.cli",
-        "pretrain",
-        *OPTIONS,
-        f"--data.manifest={manifest}",
-        f"--run_dir={run_dir}",
-        *more,
-    ]
+    inputs = [f"--data.manifest={manifest}", f"--run_dir={run_dir}"]
+    return [sys.executable, "-m", "cpc.cli", "pretrain", *shlex.split(OPTIONS), *inputs, *more]
 
 
 def outcome(run_dir: Path) -> tuple[str, str, str]:
@@ -68,14 +41,9 @@ def outcome(run_dir: Path) -> tuple[str, str, str]:
 
 @pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, manifest: Path) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    uninterrupted = subprocess.Popen(
-        command(manifest, whole), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    victim = subprocess.Popen(
-        command(manifest, broken), env=environment, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    uninterrupted = subprocess.Popen(command(manifest, whole), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    victim = subprocess.Popen(command(manifest, broken), stderr=subprocess.DEVNULL, start_new_session=True)
     checkpoint = broken / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 300
     while not (checkpoint.exists() and len(recorded_steps(broken)) >= 3):  # some steps behind a checkpoint
@@ -89,7 +57,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, manifest: Path)
         file.write('{"schema": 1, "step": 59, "torn')  # what a kill in mid-write leaves
 
     # Its loader workers live on for seconds: the lock must not be theirs.
-    again = subprocess.run(command(manifest, broken, "--ckpt_path=last"), env=environment, capture_output=True)
+    again = subprocess.run(command(manifest, broken, "--ckpt_path=last"), capture_output=True)
     assert again.returncode == 0, again.stderr.decode()
     assert f"process {victim.pid} on" in again.stderr.decode()
     assert b"crashed; taking over its stale lock" in again.stderr

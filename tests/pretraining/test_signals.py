@@ -1,17 +1,18 @@
 """Signals through the real commands: trained, resumed, evaluated, probed in windows and per sample, embedded."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
 from cpc.data.store.atomic import read_records
+from cpc.quickstart.recipe import part
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")  # thousands of products in each fit of a probe
 
@@ -37,64 +38,41 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run_dir(source: Path) -> Path:
-    encoder = {"channels": 3, "dim": 16, "sample_rate_hz": RATE_HZ, "kernels": [4, 2], "strides": [2, 2]}
-    config: dict[str, Any] = {
+def config(source: Path) -> dict[str, Any]:
+    layers, sampling = {"kernels": [4, 2], "strides": [2, 2]}, {"batch_size": 16, "eval_batches": 1, "valid_share": 0.2}
+    trainer = {"max_steps": 60, "accelerator": "cpu", "enable_progress_bar": False, "logger": False}
+    return {
         "model": {
-            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 16}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
-            "loss": {"class_path": "cpc.losses.Contrastive", "init_args": {"skip_steps": 1}},
+            "encoder": part("encoders.SignalEncoder", channels=3, dim=16, sample_rate_hz=RATE_HZ, **layers),
+            "context": part("contexts.GRU", dim=16),
+            "predictor": part("predictors.Bilinear", num_steps=2),
+            "loss": part("losses.Contrastive", skip_steps=1),
             "learning_rate": 3e-3,
         },
-        "data": {
-            "class_path": "cpc.data.Signals",
-            "init_args": {
-                "source": str(source),
-                "window_seconds": 5.0,
-                "batch_size": 16,
-                "eval_batches": 1,
-                "valid_share": 0.2,
-                "labels": "label",
-            },
-        },
-        "trainer": {
-            "max_steps": 60,
-            "accelerator": "cpu",
-            "enable_progress_bar": False,
-            "logger": False,
-            "callbacks": [{"class_path": "cpc.probes.OnlineProbe", "init_args": {"task": "label"}}],
-        },
+        "data": part("data.Signals", source=str(source), window_seconds=5.0, labels="label", **sampling),
+        "trainer": trainer | {"callbacks": [part("probes.OnlineProbe", task="label")]},
         "eval_every_steps": 30,
         "checkpoint_every_steps": 30,
     }
-    path = source.with_name("config.yaml")
-    path.write_text(yaml.safe_dump(config))
-    main(["pretrain", "--config", str(path), "--run_dir", str(source.parent / "run")])
-    return source.parent / "run"
 
 
-def test_it_trains_and_resumes_bit_for_bit(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_trains_and_resumes_bit_for_bit(
+    run: Callable[..., Path], run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Runs that start from a model, on files of another order and other units, keep the model's."""
     losses = [line["loss_nats"][0] for line in read_records(run_dir / "bound.jsonl") if line["split"] == "valid"]
     assert losses[-1] < losses[0]
     assert read_records(run_dir / "probe.jsonl")[-1]["accuracy"] > 0.55
-    options = ["--config", str(source.with_name("config.yaml")), f"--data.source={source.with_name('others.npz')}"]
-    initial = ["--init_from", str(run_dir)]
-    whole, parts = source.parent / "whole", source.parent / "parts"
-    main(["pretrain", *options, *initial, "--run_dir", str(whole), "--trainer.max_steps", "20"])
-    main(["pretrain", *options, *initial, "--run_dir", str(parts), "--trainer.max_steps", "10"])
-    resumed = ["--run_dir", str(parts), "--ckpt_path", "last", "--trainer.max_steps", "20"]
-    main(["pretrain", *options, *resumed])
+    others, initial = f"--data.source={source.with_name('others.npz')}", f"--init_from={run_dir}"
+    whole = run(others, initial, "--trainer.max_steps=20", name="whole")
+    parts = run(others, initial, "--trainer.max_steps=10", name="parts")
+    run(others, "--ckpt_path=last", "--trainer.max_steps=20", name="parts")
     assert "converted sine from uT to mT (10 of 10 recordings), noise from m/s2 to g" in capsys.readouterr().err
     expected, found = (load_pretrained(folder).state_dict() for folder in (whole, parts))
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     for folder in (run_dir, whole, parts):
         encoder = load_pretrained(folder).encoder
         assert (encoder.channel_names, encoder.units) == (("sine", "cosine", "noise"), ("mT", "", "g"))
-
-
-def test_evaluate_measures_it(run_dir: Path, source: Path) -> None:
     main(["evaluate", str(run_dir), "--data", str(source), "--negatives", "mixed_excluding", "--split", "valid"])
     (bound,) = json.loads((run_dir / "bound.json").read_text())["bounds"]
     assert bound["strategy"] == "mixed_excluding"
@@ -131,15 +109,3 @@ def test_probe_judges_every_sample_of_recordings(run_dir: Path, source: Path) ->
         main([*command, "--features", "hand"])
     with pytest.raises(SystemExit):
         main([*command[:4], "--task", "mood"])
-
-
-def test_embed_writes_features_of_files(run_dir: Path, source: Path) -> None:
-    folder, out = source.parent / "files", source.parent / "features"
-    folder.mkdir()
-    with np.load(source) as arrays:
-        signal = arrays["x"][0]
-    np.save(folder / "first.npy", signal)
-    main(["embed", str(run_dir), str(folder), "--out", str(out), "--features", "z"])
-    with torch.no_grad():
-        latents = load_pretrained(run_dir).encoder(torch.from_numpy(signal)[None])[0]
-    np.testing.assert_allclose(np.load(out / "first.npy"), latents, atol=1e-5)

@@ -1,7 +1,11 @@
-"""A state-space context through the real commands: chunks of a batch, weight decay, resuming, and other precisions."""
+"""A state-space context, and a far step only, through the real commands: chunks, weight decay, 16 bits, evaluation."""
 
+import json
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,30 +15,21 @@ from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.cli import main
 from cpc.contexts import GRU
 from cpc.contexts.context import time_constants
+from cpc.data.store.atomic import read_records
 from cpc.encoders import SignalEncoder
 from cpc.model import CPC
 from cpc.predictors import Bilinear
-from cpc.pretraining.parameter_groups import parameter_groups
+from cpc.pretraining.module import parameter_groups
 
-OPTIONS = (
-    "--model.context=cpc.contexts.StateSpace",
-    "--model.context.init_args.dim=8",
-    "--model.context.init_args.num_layers=2",
-    "--model.predictor.init_args.steps=[3, 9]",
-    "--model.loss=cpc.losses.Contrastive",
-    "--model.num_chunks=2",
-    "--eval_every_steps=3",
-    "--checkpoint_every_steps=3",
-)
+OPTIONS = """--model.context=cpc.contexts.StateSpace --model.context.init_args.dim=8
+    --model.context.init_args.num_layers=2 --model.predictor.init_args.steps=[3,9]
+    --model.loss=cpc.losses.Contrastive --model.num_chunks=2
+    --eval_every_steps=3 --checkpoint_every_steps=3""".split()
 
 
 @pytest.fixture
-def run(oscillations: Path, tmp_path: Path) -> Callable[..., Path]:
-    def run(*options: str) -> Path:
-        main(["pretrain", "--config", str(oscillations), "--run_dir", str(tmp_path / "run"), *OPTIONS, *options])
-        return tmp_path / "run"
-
-    return run
+def train(run: Callable[..., Path]) -> Callable[..., Path]:
+    return partial(run, *OPTIONS)
 
 
 def decays(folder: Path) -> list[float]:
@@ -42,10 +37,10 @@ def decays(folder: Path) -> list[float]:
     return [group["weight_decay"] for group in checkpoint["optimizer_states"][0]["param_groups"]]
 
 
-def test_weight_decay_leaves_time_constants(run: Callable[..., Path]) -> None:
+def test_weight_decay_leaves_time_constants(train: Callable[..., Path]) -> None:
     """A decay that multiplies every other weight by 1 - 0.001 * 900 = 0.1 per step."""
     adam = ("--model.optimiser=adamw", "--model.learning_rate=1e-3")
-    folder = run(*adam, "--model.weight_decay=900", "--trainer.max_steps=3")
+    folder = train(*adam, "--model.weight_decay=900", "--trainer.max_steps=3")
     model = load_pretrained(folder)
     assert decays(folder) == [900.0, 0.0]
     assert len(time_constants(model)) == 6
@@ -60,7 +55,7 @@ def test_weight_decay_leaves_time_constants(run: Callable[..., Path]) -> None:
         elif name.endswith("output.weight"):
             assert weight.abs().max() < 0.01
     # after a resume with another decay too
-    run(*adam, "--model.weight_decay=0.5", "--trainer.max_steps=4", "--ckpt_path=last")
+    train(*adam, "--model.weight_decay=0.5", "--trainer.max_steps=4", "--ckpt_path=last")
     assert decays(folder) == [0.5, 0.0]
 
 
@@ -70,9 +65,9 @@ def test_models_without_time_constants_have_one_group() -> None:
     assert [id(each) for each in group["params"]] == [id(each) for each in model.parameters()]
 
 
-def test_weights_of_16_bits_give_the_same_contexts(run: Callable[..., Path], tmp_path: Path) -> None:
+def test_weights_of_16_bits_give_the_same_contexts(train: Callable[..., Path], tmp_path: Path) -> None:
     """Rounding also the steps would move the phase of the fastest mode by a tenth of a radian within its memory."""
-    model = load_pretrained(run("--trainer.max_steps=1"))
+    model = load_pretrained(train("--trainer.max_steps=1"))
     save_pretrained(model, tmp_path / "half", dtype=torch.float16)
     rounded = load_pretrained(tmp_path / "half")
     state = rounded.state_dict()
@@ -82,3 +77,29 @@ def test_weights_of_16_bits_give_the_same_contexts(run: Callable[..., Path], tmp
     with torch.no_grad():
         contexts, found = model.context(z)[0], rounded.context(z)[0]
     assert float((found - contexts).square().mean() / contexts.var()) < 1e-3**2
+
+
+def test_a_far_step_is_trained_evaluated_and_recorded(config: dict[str, Any], run_dir: Path) -> None:
+    records = read_records(run_dir / "bound.jsonl")
+    assert {record["split"] for record in records} == {"train", "valid"}
+    assert all(record["steps"] == [14] and len(record["mi_bound_nats"]) == 1 for record in records)
+    model = load_pretrained(run_dir)
+    assert [step.k for step in model.steps] == [14]
+    assert model.predictor.weights.shape == (1, 8, 8)
+    options = ["--data", config["data"]["init_args"]["source"], "--bank", "valid", "--num_batches", "1"]
+    main(["evaluate", str(run_dir), *options, "--negatives", "mixed", "--estimators", "nwj"])
+    found = json.loads((run_dir / "bound.json").read_text())
+    for name in ("bounds", "estimates"):
+        assert {(tuple(each["steps"]), *each["num_rows"]) for each in found[name]} == {((14,), 4 * (50 - 14))}
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("steps=[50]", r"gives 50 latents, but the model predicts 50 steps .*model.predictor.init_args.steps"),
+        ("steps=[2, 1]", r"model.predictor.init_args.steps=\[2, 1\] must be increasing"),
+        ("num_steps=12", r"model.predictor.init_args.num_steps=12 is not one of None, 1"),
+    ],
+)
+def test_wrong_steps_are_named(refused: Callable[..., str], option: str, words: str) -> None:
+    assert re.search(words, refused(f"--model.predictor.init_args.{option}"))

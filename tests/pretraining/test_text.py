@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
@@ -17,6 +18,7 @@ from cpc.data.text.lines import Text
 from cpc.data.text.vocabulary import Vocabulary
 from cpc.evaluation import evaluate
 from cpc.pretraining.pretrain import pretrain
+from cpc.quickstart.recipe import part
 
 NUM_TOKENS = 29
 
@@ -37,31 +39,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def sampler(name: str, **init_args: Any) -> dict[str, Any]:
+    return part(f"candidates.samplers.{name}", **init_args)
+
+
 def config(folder: Path, run_dir: Path, **change: Any) -> dict[str, Any]:
-    table = {"num_classes": NUM_TOKENS, "dim": 16}
-    sampler = {"class_path": "cpc.candidates.samplers.Uniform", "init_args": {"num_classes": NUM_TOKENS}}
-    classes = {"table": table, "objective": "sampled_softmax", "sampler": sampler, "num_sampled": 10}
-    encoder = {"num_tokens": NUM_TOKENS, "dim": 16, "is_tied": True, "dropout": 0.1}
+    classes = {"table": {"num_classes": NUM_TOKENS, "dim": 16}, "objective": "sampled_softmax", "num_sampled": 10}
+    trainer = {"max_steps": 40, "accelerator": "cpu", "devices": 1, "gradient_clip_val": 1.0}
     found: dict[str, Any] = {
         "model": {
-            "encoder": {"class_path": "cpc.encoders.TokenEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.LSTM", "init_args": {"dim": 24}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 1, "dropout": 0.1}},
-            "loss": {"class_path": "cpc.losses.ClassTableLoss", "init_args": classes},
+            "encoder": part("encoders.TokenEncoder", num_tokens=NUM_TOKENS, dim=16, is_tied=True, dropout=0.1),
+            "context": part("contexts.LSTM", dim=24),
+            "predictor": part("predictors.Bilinear", num_steps=1, dropout=0.1),
+            "loss": part("losses.ClassTableLoss", sampler=sampler("Uniform", num_classes=NUM_TOKENS), **classes),
             "learning_rate": 0.01,
         },
-        "data": {
-            "class_path": "cpc.data.Text",
-            "init_args": {"source": str(folder), "tokens": "whitespace", "chunk_tokens": 9, "batch_size": 6},
-        },
-        "trainer": {
-            "max_steps": 40,
-            "accelerator": "cpu",
-            "devices": 1,
-            "logger": False,
-            "enable_progress_bar": False,
-            "gradient_clip_val": 1.0,
-        },
+        "data": part("data.Text", source=str(folder), tokens="whitespace", chunk_tokens=9, batch_size=6),
+        "trainer": trainer | {"logger": False, "enable_progress_bar": False},
         "run_dir": str(run_dir),
         "record_every_steps": 10,
         "eval_every_steps": 20,
@@ -82,34 +76,21 @@ def run_dir(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pretrain(config(folder, tmp_path_factory.mktemp("runs") / "run", **change))
 
 
-def sampler_called(name: str, **init_args: Any) -> dict[str, Any]:
-    return {"class_path": f"cpc.candidates.samplers.{name}", "init_args": init_args}
-
-
-def law_trained_with(sampler: dict[str, Any], folder: Path, run_dir: Path) -> tuple[Any, torch.Tensor]:
-    """The sampler of a short run, and how often each token is in the training text, at least once."""
-    run_dir = pretrain(config(folder, run_dir, model__loss__init_args__sampler=sampler, trainer__max_steps=2))
-    model = load_pretrained(run_dir)
+@pytest.mark.parametrize(("name", "argument"), [("Unigram", "counts_of_classes"), ("Bernoulli", "weights")])
+def test_samplers_by_frequency_follow_the_training_text(name: str, argument: str, folder: Path, tmp_path: Path) -> None:
+    change = {"model__loss__init_args__sampler": sampler(name, **{argument: NUM_TOKENS}), "trainer__max_steps": 2}
+    model = load_pretrained(pretrain(config(folder, tmp_path / "run", **change)))
     vocabulary = Vocabulary(**model.encoder.vocabulary)
     lines = [[*vocabulary.encode(line)] for line in Text(folder).lines("train")]
     counts = torch.bincount(torch.tensor([i for line in lines for i in line]), minlength=NUM_TOKENS).double()
     counts[vocabulary.end] = len(lines)
-    return model.loss_part.sampler, counts.clamp(min=1)
+    expected, found = counts.clamp(min=1) / counts.clamp(min=1).sum(), model.loss_part.sampler
+    torch.testing.assert_close(found.q if name == "Bernoulli" else found.probabilities(), expected)
 
 
-@pytest.mark.parametrize("name", ["Unigram", "Bernoulli", "UniformMixture"])
-def test_samplers_by_frequency_follow_the_training_text(name: str, folder: Path, tmp_path: Path) -> None:
-    sampler = {
-        "Unigram": sampler_called("Unigram", counts_of_classes=NUM_TOKENS),
-        "Bernoulli": sampler_called("Bernoulli", weights=NUM_TOKENS),
-        "UniformMixture": sampler_called(
-            "UniformMixture", proposal=sampler_called("Unigram", counts_of_classes=NUM_TOKENS), share=0.25
-        ),
-    }[name]
-    found, counts = law_trained_with(sampler, folder, tmp_path / "run")
-    proposal = found.q if name == "Bernoulli" else found.probabilities()
-    expected = counts / counts.sum()
-    torch.testing.assert_close(proposal, 0.75 * expected + 0.25 / NUM_TOKENS if name == "UniformMixture" else expected)
+def tokens_of(model: Any, folder: Path, split: str) -> list[int]:
+    vocabulary = Vocabulary(**model.encoder.vocabulary)
+    return [vocabulary.end, *(i for line in Text(folder).lines(split) for i in vocabulary.encode(line))]
 
 
 def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:
@@ -126,8 +107,7 @@ def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:
 
 def test_perplexity_is_that_of_reading_token_by_token(folder: Path, run_dir: Path, tmp_path: Path) -> None:
     model = load_pretrained(run_dir)
-    vocabulary = Vocabulary(**model.encoder.vocabulary)
-    stream = [vocabulary.end, *(i for line in Text(folder).lines("test") for i in vocabulary.encode(line))]
+    stream = tokens_of(model, folder, "test")
     expected = cross_entropy(model, stream)
     counts = np.bincount(stream[1:])
     shares = counts[counts > 0] / counts.sum()
@@ -164,21 +144,13 @@ def test_records_say_what_they_are(run_dir: Path) -> None:
     assert health[-1]["z_dim"] == 16
 
 
-PARTITION = "cpc.candidates.samplers.Partition"
 OF_PARTS = {
-    "model__loss__init_args__sampler": {
-        "class_path": PARTITION,
-        "init_args": {"num_classes": NUM_TOKENS, "max_words": 20},
-    },
+    "model__loss__init_args__sampler": sampler("Partition", num_classes=NUM_TOKENS, max_words=20),
     "data__init_args__batch_size": 6,
     "data__init_args__chunk_tokens": 2,  # no batch with more different words than that
 }
-
 OF_QUERY = {
-    "model__loss__init_args__sampler": {
-        "class_path": "cpc.candidates.samplers.TwoLevel",
-        "init_args": {"num_classes": NUM_TOKENS, "dim": 16},
-    },
+    "model__loss__init_args__sampler": sampler("TwoLevel", num_classes=NUM_TOKENS, dim=16),
     "model__loss__init_args__refresh_every": 10,
     "model__loss__init_args__updates_between": True,
 }
@@ -208,10 +180,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, ch
 
 
 def test_a_partition_too_narrow_for_a_batch_is_refused_before_training(folder: Path, tmp_path: Path) -> None:
-    narrow = {"model__loss__init_args__sampler__init_args": {"num_classes": NUM_TOKENS, "max_words": 9}}
-    narrow["model__loss__init_args__sampler__class_path"] = PARTITION
-    with pytest.raises(ValueError, match=r"batch 0 has \d+ unique words, more than max_words=9"):
-        pretrain(config(folder, tmp_path / "run", **narrow))
+    narrow = sampler("Partition", num_classes=NUM_TOKENS, max_words=9)
+    with pytest.raises(ValueError, match=r"its number of words=\d+ must be at most 9"):
+        pretrain(config(folder, tmp_path / "run", model__loss__init_args__sampler=narrow))
 
 
 def test_another_text_is_no_continuation(folder: Path, tmp_path: Path) -> None:
@@ -228,13 +199,10 @@ def test_several_steps_are_told_apart(folder: Path, tmp_path: Path) -> None:
     change = {"model__predictor__init_args__num_steps": 3, "trainer__max_steps": 20}
     run = pretrain(config(folder, tmp_path / "run", **change))
     model = load_pretrained(run)
-    vocabulary = Vocabulary(**model.encoder.vocabulary)
-    stream = [vocabulary.end, *(i for line in Text(folder).lines("valid") for i in vocabulary.encode(line))]
+    stream = tokens_of(model, folder, "valid")
     report = evaluate(run, folder, batch_size=1, out=tmp_path / "bound.json")
-    for k in (1, 2, 3):
-        assert report["bounds"][0]["loss_nats"][k - 1] == pytest.approx(
-            np.mean(cross_entropy(model, stream, k)), rel=1e-5
-        )
+    expected = [np.mean(cross_entropy(model, stream, k)) for k in (1, 2, 3)]
+    assert report["bounds"][0]["loss_nats"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("objective", ["full_softmax", "negative_sampling"])
@@ -251,12 +219,11 @@ def test_every_objective_trains(folder: Path, tmp_path: Path, objective: str) ->
         assert first["mi_ceiling_nats"][0] < math.log(NUM_TOKENS)
 
 
-def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(folder: Path, tmp_path: Path) -> None:
     def refused(match: str, **change: Any) -> None:
-        with pytest.raises(ValueError, match=match):
-            pretrain(config(folder, tmp_path / "refused", **change))
+        refuses(match, pretrain, config(folder, tmp_path / "refused", **change))
 
-    refused("for data of text the loss must predict classes: choose ClassTableLoss", model__loss=None)
+    refused("for data of text it must predict classes, as ClassTableLoss does", model__loss=None)
     refused(
         "the class table is torch.float32 of the shape .31, ",
         model__loss__init_args__table__num_classes=31,
@@ -269,17 +236,12 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         model__loss__init_args__table__has_sparse_gradients=True,
     )
     refused("`chunk_tokens`=0 must be at least 1", data__init_args__chunk_tokens=0)
-    refused(
-        "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`",
-        data__init_args__batch_size=10_000,
-    )
-    refused(
-        "data of text have no task .speaker. for an online probe",
-        trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}],
-    )
-    transformer = {"class_path": "cpc.contexts.CausalTransformer", "init_args": {"dim": 16, "num_heads": 2}}
+    lanes = "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`"
+    refused(lanes, data__init_args__batch_size=10_000)
+    refused("text have no task .speaker. for an online probe", trainer__callbacks=[part("probes.OnlineProbe")])
+    transformer = part("contexts.CausalTransformer", dim=16, num_heads=2)
     refused(r"its state would grow with every chunk of text: set `context.window`", model__context=transformer)
-    transformer = {"class_path": "cpc.predictors.TransformerPredictor", "init_args": {"num_steps": 1, "num_heads": 2}}
+    transformer = part("predictors.TransformerPredictor", num_steps=1, num_heads=2)
     refused("TransformerPredictor, which reads past contexts, but batches of text", model__predictor=transformer)
     assert not (tmp_path / "refused").exists()
 
@@ -287,14 +249,11 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_evaluate_says_what_it_does_not_know(
     run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
 ) -> None:
-    with pytest.raises(ValueError, match=r"`negatives`: .* is a model of text, which is always read whole"):
-        evaluate(run_dir, folder, negatives=["mixed"])
-    for name, value in (("seed", 0), ("bank_latents", 5)):
+    for name, value in (("negatives", ["mixed"]), ("seed", 0), ("bank_latents", 5)):
         with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is always read whole"):
             evaluate(run_dir, folder, **{name: value})
     for name in ("batch_size", "chunk_tokens"):
-        with pytest.raises(ValueError, match=f"`{name}`=0 must be at least 1"):
-            evaluate(run_dir, folder, **{name: 0})
+        refuses(f"`{name}`=0 must be at least 1", evaluate, run_dir, folder, **{name: 0})
     assert "whose data have no such option" in refusal(
         ["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"]
     )

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 
 import cpc
 from cpc.checkpoint import read_checkpoint, read_config
-from cpc.data.audio.index import index_folder
 from cpc.pretraining.pretrain import pretrain
 from cpc.pretraining.transfer import start_from
+from cpc.quickstart.recipe import part
 
 
-def model_of(dim: int = 8, context_dim: int = 6, context: Any = cpc.contexts.GRU, num_steps: int = 3) -> cpc.CPC:
-    return cpc.CPC(cpc.encoders.AudioEncoder(dim=dim), context(dim=context_dim), cpc.predictors.Bilinear(num_steps))
+def model_of(dim: int = 8, context_dim: int = 6, context: Any = cpc.contexts.GRU, **changes: Any) -> cpc.CPC:
+    predictor = cpc.predictors.Bilinear(**changes.get("predictor", {"num_steps": 3}))
+    return cpc.CPC(cpc.encoders.AudioEncoder(dim=dim, **changes.get("encoder", {})), context(context_dim), predictor)
 
 
 @pytest.fixture
@@ -58,33 +60,28 @@ def test_parts_that_do_not_fit_start_anew_and_are_named(
     assert re.search(words, told)
 
 
-@pytest.mark.parametrize("num_steps", [2, 4])
-@pytest.mark.parametrize("context", [cpc.contexts.GRU, cpc.contexts.LSTM])
-def test_steps_that_both_have_are_taken_over(
-    saved: Path, capsys: pytest.CaptureFixture[str], num_steps: int, context: Any
-) -> None:
-    model = model_of(num_steps=num_steps, context=context)
-    before = model.predictor.weights.detach().clone()
-    start_from(model, saved)
-    expected = cpc.load_pretrained(saved).predictor.weights
-    torch.testing.assert_close(model.predictor.weights[:3], torch.cat([expected[:num_steps], before[3:]])[:3])
-    torch.testing.assert_close(model.predictor.weights[3:], before[3:])
-    words = f"in shared steps; other steps start anew, with num_steps 3 in the saved model, {num_steps} here"
-    assert f"model.predictors is copied {words}\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("steps", [[3], [1, 3, 9], [2, 3]])
+@pytest.mark.parametrize(
+    ("predictor", "words"),
+    [
+        ({"num_steps": 2}, "num_steps 3 in the saved model, 2 here"),
+        ({"num_steps": 4}, "num_steps 3 in the saved model, 4 here"),
+        ({"steps": [3]}, "steps None in the saved model, (3,) here"),
+        ({"steps": [1, 3, 9]}, "steps None in the saved model, (1, 3, 9) here"),
+        ({"steps": [2, 3]}, "steps None in the saved model, (2, 3) here"),
+    ],
+)
 def test_weights_go_to_their_step_and_not_to_their_index(
-    saved: Path, capsys: pytest.CaptureFixture[str], steps: list[int]
+    saved: Path, capsys: pytest.CaptureFixture[str], predictor: dict[str, Any], words: str
 ) -> None:
-    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=6), cpc.predictors.Bilinear(steps=steps))
+    model = model_of(predictor=predictor)
     before = model.predictor.weights.detach().clone()
     start_from(model, saved)
     expected = cpc.load_pretrained(saved).predictor.weights
-    for place, step in enumerate(steps):
+    for place, step in enumerate(model.predictor_steps):
         assert torch.equal(model.predictor.weights[place], expected[step - 1] if step <= 3 else before[place])
-    words = f"steps None in the saved model, {tuple(steps)} here\n"
-    assert words in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "model.predictors is copied in shared steps; other steps start anew, with " in told
+    assert f"{words}\n" in told
 
 
 @pytest.mark.parametrize("predictor", [cpc.predictors.Bilinear, cpc.predictors.TransformerPredictor])
@@ -108,35 +105,27 @@ def test_a_saved_model_may_name_no_more_classes_than_the_new_one_does(saved: Pat
     linear = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 2}}
     config["architecture"]["init_args"]["encoder"] = linear
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"torch.nn.Linear, outside the trusted packages cpc;"):
-        start_from(model_of(), saved)
+    refuses(r"torch.nn.Linear, outside the trusted packages cpc;", start_from, model_of(), saved)
 
 
 def test_an_encoder_that_does_not_fit_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--init_from .*saved: its encoder does not fit model.encoder: .* is \[8"):
         start_from(model_of(dim=9), saved)
-    with pytest.raises(ValueError, match="holds no model"):
-        start_from(model_of(), tmp_path)
+    refuses("holds no model", start_from, model_of(), tmp_path)
 
 
 @pytest.fixture
-def config(tmp_path: Path, write_audio: Callable[..., Path]) -> dict[str, Any]:
-    for number in range(9):
-        name = f"{('train', 'train', 'valid')[number % 3]}/{number}.wav"
-        write_audio(tmp_path / "audio" / name, seconds=0.5, seed=number)
-    index_folder(tmp_path / "audio", split_level=0, progress=False)
+def config(tmp_path: Path, write_corpus: Callable[..., Path]) -> dict[str, Any]:
+    audio = write_corpus(tmp_path / "audio", train=6, valid=3)
     return {
         "model": {
-            "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": 8}},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 6}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 3}},
+            "encoder": part("encoders.AudioEncoder", dim=8),
+            "context": part("contexts.GRU", dim=6),
+            "predictor": part("predictors.Bilinear", num_steps=3),
             "learning_rate": 1e-3,
             "extra_strategies": [],
         },
-        "data": {
-            "class_path": "cpc.data.Audio",
-            "init_args": {"manifest": str(tmp_path / "audio"), "window_samples": 3200, "batch_size": 2},
-        },
+        "data": part("data.Audio", manifest=str(audio), window_samples=3200, batch_size=2),
         "trainer": {"max_steps": 4, "accelerator": "cpu", "logger": False, "enable_progress_bar": False},
         "checkpoint_every_steps": 2,
     }
@@ -160,8 +149,7 @@ def test_a_run_begins_with_them_and_resumes_with_its_own(
     # What is named now was not started from: neither nothing, nor another model, replaces what the run began with.
     capsys.readouterr()
     resumed = pretrain(stopped | {"ckpt_path": "last", "init_from": None, "seed_everything": 7})
-    told = "no effect on a resumed run: seed_everything 0 -> 7; its weights"
-    assert told in capsys.readouterr().err
+    assert "no effect on a resumed run: seed_everything 0 -> 7; its weights" in capsys.readouterr().err
     assert read_checkpoint(resumed / "checkpoints" / "last.ckpt")["callbacks"]["RunFolder"]["init_from"] == str(saved)
     torch.testing.assert_close(cpc.load_pretrained(resumed).state_dict(), end.state_dict(), rtol=0, atol=0)
 
@@ -178,22 +166,15 @@ def test_frozen_parts_keep_the_weights_they_begin_with(
 
 
 def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_path: Path) -> None:
-    for frozen, words in (
-        (["encodr"], "names 'encodr', but the model has encoder, context"),
-        ([""], "names '', but the model has encoder, context"),
-    ):
-        wrong = config | {"model": config["model"] | {"frozen": frozen}, "run_dir": str(tmp_path / "run")}
-        with pytest.raises(ValueError, match=words):
-            pretrain(wrong)
+    for name in ("encodr", ""):
+        with pytest.raises(ValueError, match=f"names '{name}', but the model has encoder, context"):
+            pretrain(config, model={"frozen": [name]}, run_dir=tmp_path / "run")
 
 
 @pytest.mark.parametrize("setting", [{"sample_rate_hz": 8000}, {"strides": (4, 4, 2, 2, 2)}])
 def test_an_encoder_of_other_geometry_is_refused_though_its_shapes_fit(saved: Path, setting: dict[str, Any]) -> None:
-    encoder = cpc.encoders.AudioEncoder(dim=8, **setting)
-    with pytest.raises(
-        ValueError, match=r"does not fit model.encoder: .*'hop_samples': 160} in the saved model, .* here"
-    ):
-        start_from(cpc.CPC(encoder, cpc.contexts.GRU(dim=6), cpc.predictors.Bilinear(3)), saved)
+    words = r"does not fit model.encoder: .*'hop_samples': 160} in the saved model, .* here"
+    refuses(words, start_from, model_of(encoder=setting), saved)
 
 
 def test_settings_that_change_no_shape_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

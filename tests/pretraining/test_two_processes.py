@@ -3,7 +3,6 @@
 On one host, or on two: network namespaces with a cable between them.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -15,29 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.audio.index import index_folder
+from cpc.checkpoint import read_checkpoint, read_config
 from cpc.data.store.atomic import read_records
-from cpc.pretraining.run_folder import step_of
 
-OPTIONS = [
-    "--model.encoder=cpc.encoders.AudioEncoder",
-    "--model.encoder.dim=8",
-    "--model.context=cpc.contexts.GRU",
-    "--model.context.init_args.dim=8",
-    "--model.predictor=cpc.predictors.Bilinear",
-    "--model.predictor.init_args.num_steps=3",
-    "--model.loss.num_negatives=10",
-    "--data.window_samples=3200",
-    "--data.batch_size=4",
-    "--data.eval_batches=2",
-    "--trainer.callbacks=cpc.probes.OnlineProbe",
-    "--trainer.accelerator=cpu",
-    "--trainer.devices=2",
-    "--trainer.strategy=ddp",
-    "--record_every_steps=2",
-    "--eval_every_steps=4",
-    "--checkpoint_every_steps=2",
-]
+OPTIONS = """--model.encoder=cpc.encoders.AudioEncoder --model.encoder.dim=8
+    --model.context=cpc.contexts.GRU --model.context.init_args.dim=8
+    --model.predictor=cpc.predictors.Bilinear --model.predictor.init_args.num_steps=3 --model.loss.num_negatives=10
+    --data.window_samples=3200 --data.batch_size=4 --data.eval_batches=2 --trainer.callbacks=cpc.probes.OnlineProbe
+    --trainer.accelerator=cpu --trainer.devices=2 --trainer.strategy=ddp
+    --record_every_steps=2 --eval_every_steps=4 --checkpoint_every_steps=2""".split()
 WITH_TIMEOUT = ["--trainer.strategy=lightning.pytorch.strategies.DDPStrategy", "--trainer.strategy.timeout=0:00:20"]
 # A run in which something happens to one rank, or to both, at the start of a step.
 SCRIPT = """
@@ -59,12 +44,8 @@ main(sys.argv[1:])
 
 
 @pytest.fixture
-def manifest(tmp_path: Path, write_audio: Callable[..., Path]) -> Path:
-    for number in range(20):
-        split = "train" if number < 12 else "valid"
-        write_audio(tmp_path / "audio" / split / f"s{number % 2}" / f"{number}.wav", seconds=0.5, seed=number)
-    index_folder(tmp_path / "audio", split_level=0, speaker_level=1, progress=False)
-    return tmp_path / "audio"
+def manifest(tmp_path: Path, write_corpus: Callable[..., Path]) -> Path:
+    return write_corpus(tmp_path / "audio", train=12, valid=8)
 
 
 def start(
@@ -73,8 +54,7 @@ def start(
     script = run_dir.parent / "script.py"
     script.write_text(SCRIPT.format(event=event, more=more))
     command = [sys.executable, str(script), "pretrain", *OPTIONS, f"--data.manifest={manifest}", f"--run_dir={run_dir}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=300)
 
 
 SAVE = """
@@ -88,40 +68,34 @@ pl.Trainer.save_checkpoint = save_checkpoint
 """
 
 
-def records(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "bound.jsonl").read_text().splitlines()]
-
-
 def pretrain(manifest: Path, run_dir: Path, *options: str) -> list[dict]:
     done = start(manifest, run_dir, *options)
     assert done.returncode == 0, done.stderr
-    return records(run_dir)
+    return read_records(run_dir / "bound.jsonl")
+
+
+def assert_equal(found: list[dict], expected: list[dict]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for name, value in other.items():
+            assert one[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
 
 
 @pytest.mark.slow
 def test_one_rank_of_four_windows_and_two_of_two_train_and_measure_the_same(tmp_path: Path, manifest: Path) -> None:
     """Through Lightning's DDP: candidates, draws and held-out batches are those of all ranks."""
-    options = [
-        "--trainer.max_steps=8",
-        "--trainer.precision=64-true",
-        "--data.sampler=same_speaker",
-        "--model.loss.negatives=same_speaker_excluding",
-    ]
+    options = ["--trainer.max_steps=8", "--trainer.precision=64-true"]
+    options += ["--data.sampler=same_speaker", "--model.loss.negatives=same_speaker_excluding"]
     single = ["--trainer.devices=1", "--trainer.strategy=auto"]
     one, two = (
         pretrain(manifest, tmp_path / name, *options, *others)
         # A rank's two may be of one file, and are encoded one after the other.
         for name, others in (("one", single), ("two", ["--data.batch_size=2", "--model.num_chunks=2"]))
     )
-    assert len(one) == len(two) == 8  # train every 2 steps, two strategies of the held-out bound every 4
-    saved_settings = [
-        json.loads((tmp_path / run / "model" / "config.json").read_text())["provenance"] for run in ("one", "two")
-    ]
-    sizes = [each["data"]["init_args"]["batch_size"] for each in saved_settings]
-    assert sizes == [4, 4]  # by which cpc evaluate measures
-    for expected, found in zip(one, two, strict=True):
-        for name, value in expected.items():
-            assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
+    assert len(one) == 8  # train every 2 steps, two strategies of the held-out bound every 4
+    assert_equal(two, one)
+    for run in ("one", "two"):  # by which cpc evaluate measures
+        assert read_config(tmp_path / run)["provenance"]["data"]["init_args"]["batch_size"] == 4
 
 
 @pytest.mark.slow
@@ -135,11 +109,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, manifest: Pa
     killed = "if self.global_step == 7: os.kill(os.getpid(), signal.SIGKILL)"
     start(manifest, tmp_path / "parts", *options, *ranks[first], "--trainer.max_steps=8", event=killed)
     going_on = [*options, *ranks[then], "--ckpt_path=last", "--trainer.max_steps=8"]
-    parts = pretrain(manifest, tmp_path / "parts", *going_on)
-    assert len(parts) == len(whole)
-    for expected, found in zip(whole, parts, strict=True):
-        for name, value in expected.items():
-            assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
+    assert_equal(pretrain(manifest, tmp_path / "parts", *going_on), whole)
     if then == "one":
         refused = start(manifest, tmp_path / "parts", *going_on, "--data.batch_size=3", "--trainer.max_steps=9")
         assert "batch_size of all processes 4 -> " in refused.stderr
@@ -148,13 +118,8 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, manifest: Pa
 @pytest.mark.slow
 def test_both_ranks_killed_between_checkpoint_and_record_continue_exactly(tmp_path: Path, manifest: Path) -> None:
     """The checkpoint of step 3 holds, of each rank, its generators and its part of the record due at step 4."""
-    options = [
-        "--trainer.max_steps=8",
-        "--checkpoint_every_steps=3",
-        "--record_every_steps=4",
-        "--model.context.init_args.num_layers=2",
-        "--model.context.init_args.dropout=0.2",
-    ]
+    options = ["--trainer.max_steps=8", "--checkpoint_every_steps=3", "--record_every_steps=4"]
+    options += ["--model.context.init_args.num_layers=2", "--model.context.init_args.dropout=0.2"]
     whole = pretrain(manifest, tmp_path / "whole", *options)
     broken = start(
         manifest, tmp_path / "broken", *options, event="if self.global_step == 3: os.kill(os.getpid(), signal.SIGKILL)"
@@ -212,7 +177,7 @@ def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(
     if (rank, "KILL" in fault) != (0, True):  # rank 0 writes the records
         assert ending["event"] == ("not_finite" if "nan" in fault else "failed")
         assert rank == 0 or ending["message"] == "the connection to another rank is lost"
-    assert step_of(run_dir / "checkpoints" / "last.ckpt") == 4
+    assert read_checkpoint(run_dir / "checkpoints" / "last.ckpt")["global_step"] == 4
     if "KILL" in fault:
         continued = pretrain(
             manifest, run_dir, "--trainer.max_steps=6", "--ckpt_path=last", f"--data.batch_size={2 * num_ranks}"
@@ -227,7 +192,6 @@ def test_a_signal_to_the_launcher_lets_ranks_save(tmp_path: Path, manifest: Path
     command = [sys.executable, "-m", "cpc.cli", "pretrain", *OPTIONS, f"--data.manifest={manifest}"]
     running = subprocess.Popen(
         [*command, f"--run_dir={tmp_path / 'run'}", "--trainer.max_steps=100000"],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -289,7 +253,7 @@ def test_a_network_that_is_lost_ends_both_hosts_by_name(tmp_path: Path, manifest
     run_dir, running = tmp_path / "run", []
     options = ["--trainer.devices=1", "--trainer.num_nodes=2", "--trainer.max_steps=10000", "--eval_every_steps=1000"]
     options += [f"--data.manifest={manifest}", f"--run_dir={run_dir}", *WITH_TIMEOUT]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "cable"}
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "cable"}
     for number, host in enumerate(hosts):
         place = f"--nnodes=2 --nproc_per_node=1 --node_rank={number} --master_addr={ADDRESSES[0]} --master_port=29511"
         torchrun = ["ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", *place.split()]

@@ -83,6 +83,17 @@ def manifest(corpus_folder: Path) -> Manifest:
     return read_manifest(corpus_folder)
 
 
+@pytest.fixture
+def corpus(corpus_folder: Path, tmp_path: Path) -> Path:
+    """A folder of one's own with a manifest of the tones, to write to."""
+    with (corpus_folder / "manifest.csv").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    (tmp_path / "corpus").mkdir()
+    rows = [[str(corpus_folder / path), *values] for path, *values in rows]
+    write_csv(tmp_path / "corpus" / "manifest.csv", [header, *rows])
+    return tmp_path / "corpus"
+
+
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packs")

@@ -259,16 +259,3 @@ def test_frames_of_an_item_have_their_centres_in_it() -> None:
     spans = frames_of_items(items, np.array([0, 0, 0, 0, 0, 2]), store)
     # centres at 5, 15, 25 ms ...: an onset belongs to its item, an offset does not
     assert list(zip(*spans, strict=True)) == [(0, 2), (0, 1), (1, 0), (1, 1), (3, 7), (103, 2)]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_size_group": 1}, "`max_size_group`=1 must be at least 2"),
-        ({"max_x_across": 0}, "`max_x_across`=0 must be at least 1"),
-        ({"context": "none"}, "`context`='none' is not one of within, any"),
-    ],
-)
-def test_protocols_are_refused(options: dict[str, Any], message: str, unchecked_types: None) -> None:
-    with pytest.raises(ValueError, match=message):
-        ABXProtocol(**options)

@@ -1,6 +1,5 @@
 """`cpc abx` from the corpus to probe.json, and what it refuses."""
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,16 +20,6 @@ from cpc.probes.abx.errors import abx_errors
 from cpc.probes.abx.items import Spans
 
 TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low low high ann"]
-
-
-@pytest.fixture
-def corpus(corpus_folder: Path, tmp_path: Path) -> Path:
-    with (corpus_folder / "manifest.csv").open(newline="") as stream:
-        header, *rows = csv.reader(stream)
-    (tmp_path / "corpus").mkdir()
-    with (tmp_path / "corpus" / "manifest.csv").open("w", newline="") as stream:
-        csv.writer(stream).writerows([header, *[[str(corpus_folder / path), *values] for path, *values in rows]])
-    return tmp_path / "corpus"
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -191,17 +180,6 @@ def test_items_that_end_after_their_recording_and_short_ones_are_counted(
     assert "items that end after their recording, and are cut at its end: 1" in printed
     assert "items left out, because they are too short for a frame: cpc_z 1" in printed
     assert json.loads((model_folder / "probe.json").read_text())["abx"]["x"]["items"]["num_cut"] == 1
-
-
-def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Path, corpus_folder: Path) -> None:
-    main(["data", "items", str(corpus_folder), "--out", str(corpus / "x.item")])
-    command = ["abx", str(model_folder), "--items", str(corpus / "x.item"), "--features", "z", "--baselines"]
-    found = []
-    for options in ([], ["--max_ram_gb", "0"], ["--dtype", "float16"]):
-        main([*command, "--context", "any", *options])
-        report = json.loads((model_folder / "probe.json").read_text())
-        found.append(report["abx"]["x, context any"]["results"]["cpc_z"]["across"]["error_percent"])
-    assert found[0] == found[1] == pytest.approx(found[2], abs=0.5)
 
 
 @pytest.mark.parametrize(

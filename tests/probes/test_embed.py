@@ -120,10 +120,3 @@ def test_what_is_not_there(model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no audio below"):
         embed(model_folder, [tmp_path / "empty"], tmp_path / "out")
-
-
-@pytest.mark.usefixtures("unchecked_types")
-@pytest.mark.parametrize("arguments", [{"features": "mfcc"}, {"format": "csv"}])
-def test_mistakes_are_named(arguments: dict, model_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not one of"):
-        embed(model_folder, [tmp_path], tmp_path / "out", **arguments)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opened import stored
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import LeaveOneGroupOut
 from sklearn.preprocessing import StandardScaler
@@ -16,7 +17,6 @@ from cpc.data.audio.probe_data import AudioProbeData
 from cpc.probes import Extraction, Task, probe
 from cpc.probes.comparison import Comparison
 from cpc.probes.report import _count_copies
-from cpc.probes.store import FeatureStore
 
 ProbeData = Callable[..., AudioProbeData]
 
@@ -29,8 +29,7 @@ def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: P
     comparison.measure([task], model, lambda _: model)
     found = comparison.results["phones"]["cpc"]
 
-    store = FeatureStore.extract(probe_data.feature_extractor(["c"], model), task.rows, probe_data.name, extraction)
-    examples = task.examples("train", store, "c")
+    examples = task.examples("train", stored(task, ["c"], model), "c")
     x, y, speakers = examples.values[examples.indices], examples.labels, examples.clusters
     assert len(set(speakers)) == 3
     correct = np.zeros(len(y), bool)

@@ -163,11 +163,3 @@ def test_half_precision_and_classes_not_seen() -> None:
     np.testing.assert_array_equal(np.isnan(found.log_likelihood_nats), [False, True, False])
     np.testing.assert_allclose(found.log_likelihood_nats, exact.log_likelihood_nats, atol=1e-4)
     assert found.predicted.tolist() == exact.predicted.tolist()
-
-
-def test_no_likelihood_is_zero() -> None:
-    """A class that none of the neighbours is of keeps a share."""
-    train = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [-0.9, 0.2]])
-    (answers,) = answer_by_neighbours(examples(train, [0, 0, 1, 1]), examples(train[:1], [1]), 2, 2)
-    assert answers.predicted.tolist() == [0]
-    assert -5 < answers.log_likelihood_nats[0] < -1

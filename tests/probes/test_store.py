@@ -93,14 +93,6 @@ def test_a_memory_mapped_store_gives_identical_probes(
     assert not list(tmp_path.iterdir())  # the file has no name, so nothing can be left behind
 
 
-def test_half_precision_on_disk(model: cpc.CPC) -> None:
-    audio = waves(4_000)
-    features = Features("c", model)
-    store = extract(features, audio, dtype="float16")
-    assert store.values["c"].dtype == np.float16
-    np.testing.assert_allclose(store.values["c"], features(audio.waves[0]), atol=1e-3)
-
-
 @pytest.mark.filterwarnings("ignore:the input, standardised")  # it is a billion times too large
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_features_that_are_not_finite_name_their_file(model: cpc.CPC, dtype: str) -> None:

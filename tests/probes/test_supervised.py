@@ -1,7 +1,6 @@
 """A network trained for labels learns what is easy, within its budget, from audio and from images."""
 
 import copy
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,13 +9,14 @@ import pytest
 import soundfile
 import torch
 import torch.nn.functional as F
+from opened import stored
 
 import cpc
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.batch import Batch
-from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
-from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, WindowDataset
+from cpc.probes import SupervisedProtocol, Task, train_supervised
 from cpc.probes.classifier import Probe
 from cpc.probes.results import ProbeResult, summarise
 from cpc.probes.supervised import _loss, _standardise, new_head
@@ -29,11 +29,13 @@ def outcome(task: Task, model: cpc.CPC) -> ProbeResult:
     head, num_steps = train_supervised(model, task.probe_data, task, BRIEF)
     assert num_steps == 40
     assert not model.training
-    store = FeatureStore.extract(
-        task.probe_data.feature_extractor(["c"], model), task.test, task.probe_data.name, Extraction(progress=False)
-    )
-    test = task.examples("test", store, "c")
+    test = task.examples("test", stored(task, ["c"], model), "c")
     return summarise([head.answer(test)], len(task.classes))
+
+
+def test_a_network_needs_a_budget() -> None:
+    with pytest.raises(ValueError, match="needs a budget"):
+        SupervisedProtocol(seconds=None)
 
 
 @pytest.mark.parametrize(("name", "pool"), [("phones", "frames"), ("first", "mean"), ("speaker", "frames")])
@@ -46,15 +48,6 @@ def test_learns_tones_and_levels(name: str, pool: str, manifest: Manifest, audio
 def test_repeats(audio: Open, model: cpc.CPC) -> None:
     same, task = copy.deepcopy(model), Task("phones", audio())
     assert outcome(task, model) == outcome(task, same)
-
-
-def test_a_budget_of_seconds_ends(audio: Open, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that is a quarter of a second further whenever it is looked at."""
-    clock = itertools.count(100.0, 0.25)
-    monkeypatch.setattr("cpc.probes.supervised.time.monotonic", lambda: next(clock))
-    task = Task("phones", audio())
-    _, num_steps = train_supervised(model, task.probe_data, task, SupervisedProtocol(seconds=1.2, batch_size=2))
-    assert num_steps == 5
 
 
 @pytest.mark.parametrize("pool", ["frames", "mean"])
@@ -105,22 +98,6 @@ def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatc
         train_supervised(model, task.probe_data, task, BRIEF)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seconds": None}, "needs a budget"),
-        ({"seconds": -1.0}, "`seconds`=-1.0 must be positive"),
-        *(({name: 0}, f"`{name}`=0 must be") for name in ("num_steps", "num_epochs", "min_steps", "batch_size")),
-        ({"learning_rate": 0.0}, "`learning_rate`=0.0 must be positive"),
-        ({"weight_decay": -1.0}, "`weight_decay`=-1.0 must be at least 0"),
-        ({"warmup_share": 1.0}, "warmup_share`=1.0 must be"),
-    ],
-)
-def test_protocols_that_allow_no_training(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SupervisedProtocol(**arguments)
-
-
 def test_an_untrained_model_is_initialised_from_data_and_repeats(
     audio: Open, manifest: Manifest, model: cpc.CPC
 ) -> None:
@@ -136,9 +113,8 @@ def test_an_untrained_model_is_initialised_from_data_and_repeats(
     mean, std = np.concatenate(waves).mean(), np.concatenate(waves).std()
     assert models[0].encoder.input_mean.item() == pytest.approx(mean, rel=1e-3, abs=1e-6)
     assert models[0].encoder.input_std.item() == pytest.approx(std, rel=1e-4)
-    windows = initialisation_windows(
-        probe_data.corpus.samples.subset(manifest.rows("train")), 4_000, NUM_INITIALISATION_WINDOWS, 5
-    )
+    train = WindowDataset(probe_data.corpus.samples.subset(manifest.rows("train")), 4_000)
+    windows = train.initialisation(NUM_INITIALISATION_WINDOWS, 5)
     with torch.no_grad():
         x = (windows[:, None] - models[0].encoder.input_mean) / models[0].encoder.input_std
         convolved = F.conv1d(x, first.weight, None, first.stride, first.padding)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 from unittest.mock import Mock
 
 import lightning.pytorch as pl
@@ -18,12 +19,6 @@ from cpc.probes.tracker import effective_rank, health
 NUM_FRAMES = 6
 
 
-class Module(pl.LightningModule):
-    def __init__(self, model: cpc.CPC) -> None:
-        super().__init__()
-        self.model = model
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds of a clock that the test sets."""
@@ -33,25 +28,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def module(model: cpc.CPC) -> Module:
-    return Module(model)
+def module(model: cpc.CPC) -> Any:
+    return Mock(spec=pl.LightningModule, model=model)
 
 
 @pytest.fixture
-def trainer(module: Module) -> pl.Trainer:
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.25)
+def trainer(model: cpc.CPC) -> pl.Trainer:
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.25)
     return Mock(spec=pl.Trainer, world_size=2, is_global_zero=True, optimizers=[optimiser])
 
 
 def batch(num_valid: list[int]) -> Batch:
-    size = len(num_valid)
-    return Batch(
-        x=torch.zeros(size, 160 * NUM_FRAMES),
-        num_valid=160 * torch.tensor(num_valid),
-        sequence_id=torch.arange(size),
-        group_id=torch.zeros(size, dtype=torch.int64),
-        labels=torch.zeros(size, 0, dtype=torch.int64),
-    )
+    return Batch.of(torch.zeros(len(num_valid), 160 * NUM_FRAMES))._replace(num_valid=160 * torch.tensor(num_valid))
 
 
 def outputs(generator: torch.Generator, size: int) -> dict[str, Tensor]:
@@ -59,7 +47,7 @@ def outputs(generator: torch.Generator, size: int) -> dict[str, Tensor]:
 
 
 def test_speed_leaves_out_what_is_not_training(
-    clock: list[float], trainer: pl.Trainer, module: Module, generator: torch.Generator
+    clock: list[float], trainer: pl.Trainer, module: Any, generator: torch.Generator
 ) -> None:
     watched, seen = Tracker(), outputs(generator, 4)
     watched.on_train_start(trainer, module)
@@ -79,14 +67,14 @@ def test_speed_leaves_out_what_is_not_training(
 
 
 def test_gradient_norm_is_that_of_all_parameters_at_every_step(
-    trainer: pl.Trainer, module: Module, generator: torch.Generator
+    trainer: pl.Trainer, module: Any, generator: torch.Generator
 ) -> None:
     watched, norms = Tracker(), []
     watched.on_train_start(trainer, module)
     (optimiser,) = trainer.optimizers
     for scale in (1.0, 30.0):
         squares = 0.0
-        for parameter in itertools.islice(module.parameters(), 3):  # the others have none
+        for parameter in itertools.islice(module.model.parameters(), 3):  # the others have none
             parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
             squares += float(np.sum(np.square(parameter.grad.double().numpy())))
         norms.append(math.sqrt(squares))
@@ -102,7 +90,7 @@ def test_gradient_norm_is_that_of_all_parameters_at_every_step(
 
 
 def test_the_learning_rate_is_that_of_the_step_and_not_the_next_ones(
-    trainer: pl.Trainer, module: Module, generator: torch.Generator
+    trainer: pl.Trainer, module: Any, generator: torch.Generator
 ) -> None:
     watched, recorded = Tracker(), []
     watched.on_train_start(trainer, module)
@@ -118,7 +106,7 @@ def test_the_learning_rate_is_that_of_the_step_and_not_the_next_ones(
 
 
 def test_padding_is_no_feature_and_grids_have_none(
-    trainer: pl.Trainer, module: Module, generator: torch.Generator
+    trainer: pl.Trainer, module: Any, generator: torch.Generator
 ) -> None:
     watched, seen = Tracker(), outputs(generator, 2)
     watched.on_train_start(trainer, module)
@@ -132,7 +120,7 @@ def test_padding_is_no_feature_and_grids_have_none(
 
 
 def test_collapse_is_on_record_and_told_once(
-    trainer: pl.Trainer, module: Module, generator: torch.Generator, capsys: pytest.CaptureFixture[str]
+    trainer: pl.Trainer, module: Any, generator: torch.Generator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watched, seen = Tracker(), outputs(generator, 2)
     watched.on_train_start(trainer, module)
@@ -147,7 +135,7 @@ def test_collapse_is_on_record_and_told_once(
     assert "step 40: c has collapsed" in capsys.readouterr().err
 
 
-def test_what_is_not_finite_is_none(trainer: pl.Trainer, module: Module, generator: torch.Generator) -> None:
+def test_what_is_not_finite_is_none(trainer: pl.Trainer, module: Any, generator: torch.Generator) -> None:
     watched, seen = Tracker(), outputs(generator, 1)
     watched.on_train_start(trainer, module)
     seen["latents"][0, 0, 0] = math.nan

@@ -1,5 +1,6 @@
 """Every quickstart, shortened: all stages run, and the reports hold what they promise. Prose alone is fast."""
 
+import base64
 import html
 import json
 import math
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from refusals import refuses
 
 from cpc.cli import main
 from cpc.config.description import build
@@ -81,11 +83,21 @@ def test_the_report_of_text_holds_perplexity_and_what_it_certifies(of_prose: Fin
     assert report["seconds"]["total"] == pytest.approx(sum(seconds), abs=0.1)
 
 
-def test_the_page_of_text_shows_it(of_prose: Finished) -> None:
-    measured = of_prose.report["runs"]["prose"]["bounds"][0]
-    assert "H - L in nats, full_softmax on &#x27;test&#x27;" in of_prose.page
+def test_the_page_of_text_shows_it_and_loads_nothing(of_prose: Finished) -> None:
+    """Every picture has words and a table of its values."""
+    measured, page = of_prose.report["runs"]["prose"]["bounds"][0], of_prose.page
+    assert "H - L in nats, full_softmax on &#x27;test&#x27;" in page
     perplexity = math.exp(measured["loss_nats"][0])
-    assert f"Prose: 20 training steps, trained in 32-true, perplexity {perplexity:.1f}." in of_prose.page
+    assert f"Prose: 20 training steps, trained in 32-true, perplexity {perplexity:.1f}." in page
+    assert f"<td>{measured['mi_bound_nats'][0]:.3f}</td><td>{measured['standard_error_nats'][0]:.3f}</td>" in page
+    assert "default-src 'none'" in page
+    elements = "html head meta title style script body main h1 h2 p b i code section div img table thead tbody tr th td"
+    assert set(re.findall(r"<(\w+)", page)) <= set(elements.split())
+    pictures = re.findall(r'<img alt="(.*?)" src="data:image/png;base64,(.*?)">', page)
+    assert 2 == page.count("<img") == page.count("src=") <= page.count("<table>")
+    for (words, picture), what in zip(pictures, ("bound on held-out batches", "bound over training"), strict=True):
+        assert words == f"Prose: {what}; the values are in the tables below"
+        assert base64.b64decode(picture).startswith(b"\x89PNG")
 
 
 def test_a_finished_quickstart_is_left_alone(of_prose: Finished, refusal: Callable[..., str]) -> None:
@@ -108,8 +120,7 @@ def test_the_prose_is_split_as_the_embedded_one(of_prose: Finished, tmp_path: Pa
     for split in ("train", "valid", "test"):
         assert list(own.lines(split)) == list(embedded.lines(split))
     (tmp_path / "embedded").write_text("Other prose.")
-    with pytest.raises(ValueError, match="holds other prose than this Python ships with: remove it"):
-        prose.RECIPE.make(tmp_path, 0)
+    refuses("holds other prose than this Python ships with: remove it", prose.RECIPE.make, tmp_path, 0)
 
 
 # --- speech
@@ -139,7 +150,7 @@ def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
     ]
     assert [len(of_test) for of_test in sentences] == [240, 240]
     assert len(sentences[0] & sentences[1]) < 40  # 29 by chance
-    assert f"corpus of seed {seed}" in speech.RECIPE_CHOSEN_ON.format(seed)
+    assert f"corpus of seed {seed}" in speech.CHOSEN_ON.format(corpus_seed=seed)
 
 
 @pytest.mark.slow
@@ -221,23 +232,14 @@ def test_the_report_of_images_holds_the_bound_of_every_row_ahead(of_images: Fini
 
 
 @pytest.mark.slow
-def test_the_page_of_images_has_a_section_for_everything_and_needs_nothing_else(of_images: Finished) -> None:
+def test_the_page_of_images_has_a_section_for_everything(of_images: Finished) -> None:
     page, report = of_images.page, of_images.report
     titles = [html.unescape(title) for title in re.findall("<h2>(.*?)</h2>", page)]
     of_each = ["accuracy of linear probes", "bound on held-out batches", "bound over training"]
-    assert titles == [
-        *(f"{name}: {title}" for name in ("Photographs", "Digits") for title in of_each),
-        "How to read this",
-    ]
-    own = re.sub("<script>.*?</script>", "", page, flags=re.DOTALL)
-    assert not re.search(r'(href|src|srcset|data|action)="(?!data:image/png)', own)
+    assert titles[:-1] == [f"{name}: {title}" for name in ("Photographs", "Digits") for title in of_each]
     shown = re.findall(r'<tr><th scope="row">(\w+)</th><td>([\d.]+)</td><td>[\d.]+ to', page)
-    for key in OF_IMAGES:
-        assert (key, f"{report['photographs'][key]:.1f}") in shown
-    run = report["runs"]["photographs"]
-    assert f"Photographs: 6 training steps, trained in {run['precision']}" in page
-    steps = report["photographs_num_steps"]["supervised"]
-    assert f"supervised: after {steps} training steps" in page
+    assert {(key, f"{report['photographs'][key]:.1f}") for key in OF_IMAGES} <= set(shown)
+    assert f"supervised: after {report['photographs_num_steps']['supervised']} training steps" in page
     assert "valid splits" in report["recipe_chosen_on"]
     assert html.escape(report["recipe_chosen_on"]) in page
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refuses
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -20,13 +21,7 @@ from cpc.predictors import Bilinear
 from cpc.sklearn import CPCFeatures
 
 # They ask for tables, whose rows have one length, for words of their own, and for integers, which are no amplitudes.
-OF_TABLES = {
-    "check_n_features_in",
-    "check_n_features_in_after_fitting",
-    "check_dtype_object",
-    "check_estimators_empty_data_messages",
-    "check_estimators_dtypes",
-}
+OF_TABLES = "n_features_in n_features_in_after_fitting dtype_object estimators_empty_data_messages estimators_dtypes"
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +76,6 @@ def test_in_a_pipeline_that_is_searched_cloned_and_pickled(folder: Path) -> None
     assert again[0].set_params(features="z").transform(X[:2]).shape == (2, 6)
 
 
-def test_a_pickle_holds_the_model_of_the_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CPC, "cpu", lambda self: self.requires_grad_(False))
-    made = CPCFeatures(load_pretrained(folder)).fit()
-    assert not any(weight.requires_grad for weight in pickle.loads(pickle.dumps(made)).model.parameters())
-
-
 @pytest.mark.filterwarnings("ignore:the input, standardised as in training")  # it gives amplitudes of 100
 def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> None:
     """With a model whose latents are single samples, so that the short rows of the checks are waveforms."""
@@ -96,7 +85,7 @@ def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> No
     save_pretrained(model, tmp_path)
     found = check_estimator(CPCFeatures(tmp_path), on_fail=None, on_skip=None)
     failed = {each["check_name"]: str(each["exception"])[:200] for each in found if each["status"] == "failed"}
-    assert failed.keys() <= OF_TABLES, failed
+    assert failed.keys() <= {f"check_{name}" for name in OF_TABLES.split()}, failed
     assert len(found) > 30
 
 
@@ -114,11 +103,9 @@ def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> No
     ],
 )
 def test_waveforms_that_cannot_be_used(folder: Path, X: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CPCFeatures(folder).transform(X)
+    refuses(message, CPCFeatures(folder).transform, X)
 
 
 def test_a_model_of_text_is_refused(tmp_path: Path) -> None:
     save_pretrained(CPC(TokenEncoder(5, 4), GRU(4), Bilinear(1)), tmp_path)
-    with pytest.raises(ValueError, match="the modality of the model='text' must be audio"):
-        CPCFeatures(tmp_path).fit()
+    refuses("the modality of the model='text' must be audio", CPCFeatures(tmp_path).fit)

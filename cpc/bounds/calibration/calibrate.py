@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +12,7 @@ from typing import Annotated, Any
 import torch
 
 from cpc.bounds.calibration.critics import CRITICS
-from cpc.bounds.calibration.figure import estimates_figure
-from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
+from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Measured, measure_exact, train, trainable
 from cpc.bounds.critic_losses import DEFAULT_ANCHOR
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_bound_nats
@@ -40,9 +40,9 @@ Row = dict[str, Any]
 def calibrate(
     out: OutFolder = "runs/calibration",
     *,
-    tasks: Sequence[str] = tuple(TASKS),
-    estimators: Sequence[str] = tuple(ESTIMATORS),
-    critics: Sequence[str] = (EXACT, "separable"),
+    tasks: Sequence[Annotated[str, Choices(tuple(TASKS))]] = tuple(TASKS),
+    estimators: Sequence[Annotated[str, Choices(tuple(ESTIMATORS))]] = tuple(ESTIMATORS),
+    critics: Sequence[Annotated[str, Choices((EXACT, *CRITICS))]] = (EXACT, "separable"),
     mi: Sequence[Positive] = (2.0, 4.0, 6.0, 8.0, 10.0),
     dim: Sequence[Count] = (20,),
     num_candidates: Sequence[Annotated[int, Range(2)]] = (129,),
@@ -85,7 +85,6 @@ def calibrate(
         "nums_candidates": list(dict.fromkeys(num_candidates)),
         "mi": sorted(set(mi)),
     }
-    _check(grid)
     if steps is not None and not set(grid["critics"]) - {EXACT}:
         raise ValueError(f"`steps`={steps} applies only to critics that are trained, and exact is not")
     steps = _NUM_STEPS if steps is None else steps
@@ -97,7 +96,7 @@ def calibrate(
         for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
             setting = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
             measured = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, device, diverged)
-            setting_rows = [finite(setting | row) for level in measured for row in _rows(level, size)]
+            setting_rows = [finite(setting | row) for row in measured]
             if setting_rows:
                 print(_table(setting, setting_rows), flush=True)
             rows += setting_rows
@@ -127,12 +126,6 @@ def calibrate(
     return report
 
 
-def _check(grid: dict[str, list[Any]]) -> None:
-    for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
-        for name in grid[kind]:
-            Choices(tuple(legal)).check(f"`{kind}`", name)
-
-
 def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> list[KnownPairs]:
     levels = []
     for information in informations_nats:
@@ -154,36 +147,35 @@ def _measure(
     seed: int,
     device: str,
     diverged: list[str],
-) -> list[Level]:
+) -> list[Row]:
     """Return the results at each information, up to a divergence of training."""
-    if critic == EXACT:
-        return [
-            measure_exact(task, names, num_candidates, num_matrices, torch.Generator().manual_seed(seed), device)
-            for task in tasks
-        ]
-    levels: list[Level] = []
-    for group in trainable(names):
+    rows: list[Row] = []
+    for group in [names] if critic == EXACT else trainable(names):
+        if critic != EXACT:
+            levels = train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed, device)
+        else:
+            exact = partial(measure_exact, names=names, num_candidates=num_candidates, num_matrices=num_matrices)
+            levels = (exact(task, generator=torch.Generator().manual_seed(seed), device=device) for task in tasks)
         try:
-            for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed, device):
-                levels.append(level)  # keep the levels before a divergence
+            for task, level in zip(tasks, levels, strict=True):
+                rows += _rows(task.mutual_information_nats, level, num_candidates)  # kept also before a divergence
         except FloatingPointError as error:
             print(f"diverged: {error}; this and all higher levels are left out", flush=True)
             diverged.append(f"{critic} critic, N = {num_candidates}: {error}")
-    return levels
+    return rows
 
 
-def _rows(level: Level, num_candidates: int) -> list[Row]:
-    truth = level.true_nats
+def _rows(true_nats: float, level: dict[str, Measured], num_candidates: int) -> list[Row]:
     return [
         {
             "estimator": name,
             "side": ESTIMATORS[name].side,
-            "true_nats": truth,
+            "true_nats": true_nats,
             **asdict(measured),
             "mi_ceiling_nats": math.log(num_candidates) if name == "info_nce" else None,
-            "gaussian_optimum_nats": optimal_bound_nats(truth, num_candidates) if name == "info_nce" else None,
+            "gaussian_optimum_nats": optimal_bound_nats(true_nats, num_candidates) if name == "info_nce" else None,
         }
-        for name, measured in level.measured.items()
+        for name, measured in level.items()
     ]
 
 
@@ -205,3 +197,32 @@ def _cell(row: Row) -> str:
     if row["mean_nats"] is None:
         return "not finite"
     return f"{row['mean_nats']:.4g} ({row['standard_deviation_nats']:.2g})"
+
+
+def estimates_figure(rows: Sequence[dict[str, Any]]) -> Any:
+    """Return a matplotlib figure of the rows of calibration.json; a whisker is one standard deviation of an estimate.
+
+    The dotted line is the truth, the dashed line the ceiling log N of InfoNCE.
+    """
+    from matplotlib.figure import Figure
+
+    settings = list(dict.fromkeys((row["task"], row["dim"], row["num_candidates"], row["critic"]) for row in rows))
+    num_columns = math.ceil(math.sqrt(len(settings)))
+    num_lines = math.ceil(len(settings) / num_columns)
+    figure = Figure(figsize=(5.0 * num_columns, 4.0 * num_lines), layout="constrained")
+    for index, setting in enumerate(settings, start=1):
+        axes = figure.add_subplot(num_lines, num_columns, index)
+        own = [row for row in rows if (row["task"], row["dim"], row["num_candidates"], row["critic"]) == setting]
+        for name in dict.fromkeys(row["estimator"] for row in own):
+            points = [row for row in own if row["estimator"] == name and row["mean_nats"] is not None]
+            values = ([row[key] for row in points] for key in ("true_nats", "mean_nats", "standard_deviation_nats"))
+            x, y, deviations = values
+            axes.errorbar(x, y, deviations, label=name, marker="o", markersize=3, linewidth=1)
+        truths = sorted({row["true_nats"] for row in own})
+        axes.plot(truths, truths, color="grey", linestyle=":", label="truth")
+        axes.axhline(math.log(setting[2]), color="grey", linestyle="--", label="log N")
+        task, dim, num_candidates, critic = setting
+        axes.set(title=f"{task}, D = {dim}, N = {num_candidates}, {critic} critic", ylim=(-0.5, 1.5 * truths[-1]))
+        axes.set(xlabel="true information (nats)", ylabel="estimate (nats)")
+    figure.axes[0].legend(fontsize="small")
+    return figure

@@ -18,10 +18,8 @@ class Standardise(nn.Module):
 
     def __init__(self, sample: Float[Tensor, "N D"]) -> None:
         super().__init__()
-        self.mean: Tensor
-        self.deviation: Tensor
-        self.register_buffer("mean", sample.mean(0))
-        self.register_buffer("deviation", sample.std(0).clamp(min=1e-6))
+        self.mean = nn.Buffer(sample.mean(0))
+        self.deviation = nn.Buffer(sample.std(0).clamp(min=1e-6))
 
     def forward(self, values: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:  # noqa: D102
         return (values - self.mean) / self.deviation
@@ -78,15 +76,9 @@ class BilinearCritic(Separable):
         return super().forward(x, y) / math.sqrt(HIDDEN_DIM)
 
 
-class Baseline(nn.Module):
-    """A network for log a(x), the baseline that some estimators divide by."""
-
-    def __init__(self, x: Float[Tensor, "N Dx"]) -> None:
-        super().__init__()
-        self.x_network = nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1))
-
-    def forward(self, x: Float[Tensor, "M Dx"]) -> Float[Tensor, " M"]:  # noqa: D102
-        return rearrange(self.x_network(x), "m 1 -> m")
+def baseline_network(x: Float[Tensor, "N Dx"]) -> nn.Module:
+    """Return a network from `[M, Dx]` to `[M]` for log a(x), the baseline that some estimators divide by."""
+    return nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1), nn.Flatten(0))
 
 
 def perceptron(input_dim: int, output_dim: int) -> list[nn.Module]:

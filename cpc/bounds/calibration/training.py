@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cpc.bounds.calibration.critics import CRITICS, Baseline
+from cpc.bounds.calibration.critics import CRITICS, baseline_network
 from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.tasks import KnownPairs
 
@@ -43,20 +43,6 @@ class Measured:
         return cls(mean, deviation / math.sqrt(len(nats)), mean - true_nats, deviation)
 
 
-@dataclass(frozen=True)
-class Level:
-    """The results at one information.
-
-    Attributes:
-        true_nats: I.
-        measured: statistics by estimator on new matrices; for a trained critic, measured after the last step of the
-            level.
-    """
-
-    true_nats: float
-    measured: dict[str, Measured]
-
-
 def measure_exact(
     task: KnownPairs,
     names: Iterable[str],
@@ -64,14 +50,14 @@ def measure_exact(
     num_matrices: int,
     generator: torch.Generator,
     device: str = "cpu",
-) -> Level:
+) -> dict[str, Measured]:
     """Measure estimators with the exact critic, each with its best offset. The exact baseline is 1."""
     log_baseline = torch.zeros(num_candidates, dtype=torch.float64, device=device)
     samples = (task.sample(num_candidates, generator) for _ in range(num_matrices))
     pairs = ((x.to(device), y.to(device)) for x, y in samples)
     scored = ((task.log_density_ratio(x, y), log_baseline) for x, y in pairs)
     offsets = {name: ESTIMATORS[name].best_offset for name in names}
-    return Level(task.mutual_information_nats, _measured(task, scored, offsets))
+    return _measured(task, scored, offsets)
 
 
 def trainable(names: Sequence[str]) -> list[list[str]]:
@@ -93,11 +79,12 @@ def train(
     num_matrices: int,
     seed: int,
     device: str = "cpu",
-) -> Iterator[Level]:
+) -> Iterator[dict[str, Measured]]:
     """Train one critic, and measure every estimator that shares its objective, as in figure 2 of Poole et al. 2019.
 
     Adam has learning rate 1e-3, and the norm of the gradient is clipped to 10. The critic is trained on all levels, one
-    after the other: `num_steps` on each. The estimators `names` share one objective (a group of `trainable`).
+    after the other: `num_steps` on each, after which its estimators are measured on new matrices. The estimators
+    `names` share one objective (a group of `trainable`).
 
     Raises:
         FloatingPointError: if the objective is not finite.
@@ -106,7 +93,7 @@ def train(
     sample = tuple(values.float() for values in tasks[0].sample(NUM_STANDARDISED, generator))
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        networks = nn.ModuleList([CRITICS[critic](*sample), Baseline(sample[0])]).to(device)
+        networks = nn.ModuleList([CRITICS[critic](*sample), baseline_network(sample[0])]).to(device)
     score, log_baseline = networks
     objective, needs_baseline = _objective(names[0]), ESTIMATORS[names[0]].needs_baseline
     optimiser = torch.optim.Adam(networks.parameters(), LEARNING_RATE)
@@ -126,8 +113,7 @@ def train(
             (-value).backward()
             nn.utils.clip_grad_norm_(networks.parameters(), MOST_GRADIENT)
             optimiser.step()
-        measured = _measured(task, scored(task, num_matrices), dict.fromkeys(names, 0.0))
-        yield Level(task.mutual_information_nats, measured)
+        yield _measured(task, scored(task, num_matrices), dict.fromkeys(names, 0.0))
         first += num_steps
 
 

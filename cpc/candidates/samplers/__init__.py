@@ -6,7 +6,7 @@ An accidental hit is a sampled candidate that is a target of its query. Treatmen
 |---|---|---|---|
 | `All` | yes | yes | the same as remove |
 | `Bernoulli` | yes | yes | the same as remove: classes are included independently |
-| `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, with `shared=False` | yes | yes | exact |
+| `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, with `shared=False` | yes | yes | exact |
 | the samplers of the previous row, shared | yes | yes | only if all queries of the batch have the same targets |
 | `SoftmaxSampler`, `TwoLevel` | yes | yes | exact |
 | `Partition` | as the proposal samplers; as `All` if a whole part is taken | | |
@@ -35,7 +35,6 @@ from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Request
 from cpc.candidates.samplers.softmax import SoftmaxSampler
 from cpc.candidates.samplers.two_level import TwoLevel
 from cpc.candidates.samplers.uniform import Uniform
-from cpc.candidates.samplers.uniform_mixture import UniformMixture
 from cpc.candidates.samplers.unigram import Unigram
 
 __all__ = [
@@ -59,7 +58,6 @@ __all__ = [
     "SoftmaxSampler",
     "TwoLevel",
     "Uniform",
-    "UniformMixture",
     "Unigram",
     "drop_hits",
 ]

@@ -8,7 +8,7 @@ m samples therefore contains all relevant keys, and a class outside the stream c
 R independent rows, m candidates per row, J samples in the stream, n classes, E excluded classes.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,21 +18,8 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from cpc.candidates.samplers.proposal import ProposalSampler
 
+Arrivals = tuple[Int[Tensor, "R m"], Float[Tensor, " R"], Int[Tensor, " R"]]
 MOST_TABLE_ENTRIES = 2**24  # entries of a table of 64 MiB; larger inputs are sorted instead
-
-
-class Arrivals(NamedTuple):
-    """The first m distinct classes of each row.
-
-    Attributes:
-        ids: `[R, m]`, in order of arrival.
-        until: `[R]`, the time at which the next class would arrive; inf if no class is left.
-        num_tries: `[R]`, the number of samples until the m-th class arrived, including repeats and excluded classes.
-    """
-
-    ids: Tensor
-    until: Tensor
-    num_tries: Tensor
 
 
 def first_arrivals(
@@ -40,9 +27,12 @@ def first_arrivals(
 ) -> Arrivals:
     """Return the first `num` distinct classes of R streams of a proposal, without excluded classes (padded with -1).
 
+    The results are the classes in order of arrival, the time at which the next class would arrive (inf if no class
+    is left), and the number of samples until the m-th class arrived, including repeats and excluded classes.
+
     Every row needs at least `num` classes of positive probability that are not excluded. This samples slightly more
-    than rejection would. If a stream as long as the number of classes is too short, the remaining classes come from n
-    exponential clocks. The result has the same distribution, because the waiting time of an unseen class does not
+    than rejection would. If a stream as long as the number of classes is too short, the remaining classes come from
+    n exponential clocks. The result has the same distribution, because the waiting time of an unseen class does not
     depend on the time that has passed.
     """
     num_rows, device, num_possible = len(excluded), excluded.device, proposal.num_possible
@@ -69,12 +59,10 @@ def first_arrivals(
     column = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
     reached = torch.tensor([num, num + 1], device=device).expand(num_rows, 2).contiguous()
     num_tries, num_until = (torch.searchsorted(num_new, reached) + 1).unbind(1)
-    return Arrivals(
-        ids=torch.empty_like(stream[:, : num + 1]).scatter_(1, column, stream)[:, :num],
-        # The times between samples are exponential.
-        until=torch._standard_gamma(num_until.double().cpu(), generator).to(device),
-        num_tries=num_tries,
-    )
+    ids = torch.empty_like(stream[:, : num + 1]).scatter_(1, column, stream)[:, :num]
+    # The times between samples are exponential.
+    until = torch._standard_gamma(num_until.double().cpu(), generator).to(device)
+    return ids, until, num_tries
 
 
 def _arrivals_from_clocks(
@@ -104,7 +92,7 @@ def _arrivals_from_clocks(
     repeating = F.pad(probabilities, (0, 1)) * (is_excluded | (clocks <= last))
     num_repeats = torch.poisson((repeating * (last - since).clamp(min=0)).sum(1).cpu(), generator)
     num_tries = (times <= last).sum(1) + (first > started).sum(1) + num_repeats.to(ids)
-    return Arrivals(ids, until, num_tries)
+    return ids, until, num_tries
 
 
 def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.candidates.samplers.sampler import (
     Draw,
@@ -34,20 +34,18 @@ class Bernoulli(Sampler):
     """
 
     removed_hits = ("remove", "exclude")
-    q: Tensor
 
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
         counts = counts_tensor(weights)
         super().__init__(counts.numel())
         self.weights = self.num_classes  # enough to rebuild the sampler from a checkpoint, whose buffer has q
         self.shared = shared
-        self.register_buffer("q", None)
         self.set_counts(counts)
         self.is_open = isinstance(weights, int)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
         """Set q in proportion to these counts."""
-        self.q = proportions(counts_of_classes, self.num_classes)
+        self.q = nn.Buffer(proportions(counts_of_classes, self.num_classes))
         self.is_open = False
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:

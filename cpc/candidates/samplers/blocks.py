@@ -4,7 +4,7 @@ n classes, D dims, B blocks, P positions in block order, R rows.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from einops import rearrange
@@ -77,18 +77,15 @@ def _nearest(points: Float[Tensor, "n D"], centroids: Float[Tensor, "B D"]) -> I
     return torch.cat([torch.addmm(half_squares, tile, centroids.T, beta=-1).argmax(1) for tile in tiles])
 
 
-class Members(NamedTuple):
-    """The classes of several blocks, one block after the other, as positions in block order."""
+def block_members(
+    blocks: Int[Tensor, " R"], offsets: Int[Tensor, " B1"]
+) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Int[Tensor, " R"]]:
+    """Return the members of these blocks, one block after the other; the index in `blocks` of each; and their ends.
 
-    position: Tensor  # [P]
-    row: Tensor  # [P]: index of the block in the request
-    end: Tensor  # [R]: end of each block in `position`
-
-
-def block_members(blocks: Int[Tensor, " R"], offsets: Int[Tensor, " B1"]) -> Members:
-    """Return the members of these blocks; block b holds the positions from offsets[b] to offsets[b + 1]."""
+    Members are positions in block order. Block b holds the positions from offsets[b] to offsets[b + 1].
+    """
     sizes = offsets[blocks + 1] - offsets[blocks]
     end = sizes.cumsum(0)
     row = torch.repeat_interleave(sizes)
     index_in_block = torch.arange(len(row), device=row.device) - (end - sizes)[row]
-    return Members(offsets[blocks][row] + index_in_block, row, end)
+    return offsets[blocks][row] + index_in_block, row, end

@@ -2,7 +2,7 @@
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.candidates.samplers.proposal import Counts, ProposalSampler
 
@@ -18,13 +18,11 @@ class LearnedUnigram(ProposalSampler):
     The arguments are those of `ProposalSampler`.
     """
 
-    num_seen: Tensor
-
     def __init__(
         self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: Counts | None = None
     ) -> None:
         super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
-        self.register_buffer("num_seen", torch.ones(num_classes, dtype=torch.int64))
+        self.num_seen = nn.Buffer(torch.ones(num_classes, dtype=torch.int64))
 
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
         """Count these targets; -1 is ignored."""

@@ -143,6 +143,5 @@ class Partition(ProposalSampler):
         targets = self._batch_targets(batch).flatten()
         self.check_targets(targets)
         words = targets[targets != NO_TARGET].unique()
-        if len(words) > self.max_words:
-            raise ValueError(f"batch {batch} has {len(words)} unique words, more than max_words={self.max_words}")
+        Range(most=self.max_words).check(f"batch {batch} and `max_words`: its number of words", len(words))
         return words

@@ -52,7 +52,7 @@ class ProposalSampler(Sampler):
         ValueError: if `counts` is unknown, or is given together with replacement.
     """
 
-    remedy = "give it a count, or mix with UniformMixture"  # the advice in the error on a target of probability zero
+    remedy = "give it a count"  # the advice in the error on a target of probability zero
 
     @checked
     def __init__(
@@ -155,7 +155,7 @@ class ProposalSampler(Sampler):
         is_hit = isin_rows(ids, excluded)
         if bool(is_hit.any()):
             row = is_hit.nonzero()[:, 0]
-            ids[is_hit] = first_arrivals(self, 1, excluded[row], generator).ids[:, 0]
+            ids[is_hit] = first_arrivals(self, 1, excluded[row], generator)[0][:, 0]
         q_excluded = torch.where(excluded < 0, 0.0, self.log_probability(excluded.clamp(min=0)).exp())
         return ids, num / (1 - q_excluded.sum(1, keepdim=True))
 

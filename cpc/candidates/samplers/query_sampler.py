@@ -9,7 +9,7 @@ from abc import abstractmethod
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
@@ -43,14 +43,13 @@ class QuerySampler(Sampler):
     needs_queries = True
     needs_normalised = False  # whether queries and classes must have length 1
     has_temperature = True  # False if another parameter, such as nu of a kernel, replaces the temperature
-    is_ready: Tensor
 
     @checked
     def __init__(self, num_classes: int, dim: Count, temperature: Positive = 1.0) -> None:
         super().__init__(num_classes)
         self.dim = dim
         self.temperature = temperature
-        self.register_buffer("is_ready", torch.tensor(False))
+        self.is_ready = nn.Buffer(torch.tensor(False))
 
     @torch.no_grad()
     def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:

@@ -76,8 +76,7 @@ class Draw(NamedTuple):
             row, column = is_unknown.nonzero()[0].tolist()
             raise ValueError(
                 f"log_count_targets of target {int(targets[row, column])} is {float(counts[row, column])}: "
-                "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform "
-                "one, or leave such rows out"
+                "correction='posterior' needs a sampler that can draw every possible target; leave such rows out"
             )
         return torch.where(is_target, counts, torch.inf)
 

@@ -7,7 +7,7 @@ import math
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.candidates.samplers.inverse_cdf import chunked_inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
@@ -27,11 +27,9 @@ class SoftmaxSampler(QuerySampler):
         temperature: divides the scores.
     """
 
-    embeddings: Tensor
-
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:
         super().__init__(num_classes, dim, temperature)
-        self.register_buffer("embeddings", torch.zeros(num_classes, dim))
+        self.embeddings = nn.Buffer(torch.zeros(num_classes, dim))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         self.embeddings.copy_(embeddings)

@@ -9,11 +9,11 @@ import math
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.candidates.kernels import NORM_TOLERANCE
 from cpc.candidates.samplers.block_mass import TILE, BlockMass, CentroidMass
-from cpc.candidates.samplers.blocks import Blocks, Members, assign_blocks, block_members
+from cpc.candidates.samplers.blocks import Blocks, assign_blocks, block_members
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
@@ -76,12 +76,6 @@ class TwoLevel(QuerySampler):
         seed: seed of k-means and of random blocks.
     """
 
-    embeddings: Tensor
-    ids: Tensor
-    places: Tensor
-    block_of: Tensor
-    offsets: Tensor
-
     @checked
     def __init__(
         self,
@@ -105,11 +99,11 @@ class TwoLevel(QuerySampler):
         Range(0, 1, is_open=True, is_below=True).check("`uniform_share`", self.uniform_share)
         self.seed = seed
         self.mass.reserve(self.num_blocks, dim)
-        self.register_buffer("embeddings", torch.zeros(num_classes, dim, dtype=torch.bfloat16))  # in block order
-        self.register_buffer("ids", torch.zeros(num_classes, dtype=torch.long))  # by position
-        self.register_buffer("places", torch.zeros(num_classes, dtype=torch.long))  # by id
-        self.register_buffer("block_of", torch.zeros(num_classes, dtype=torch.long))  # by position
-        self.register_buffer("offsets", torch.zeros(self.num_blocks + 1, dtype=torch.long))
+        self.embeddings = nn.Buffer(torch.zeros(num_classes, dim, dtype=torch.bfloat16))  # in block order
+        self.ids = nn.Buffer(torch.zeros(num_classes, dtype=torch.long))  # by position
+        self.places = nn.Buffer(torch.zeros(num_classes, dtype=torch.long))  # by id
+        self.block_of = nn.Buffer(torch.zeros(num_classes, dtype=torch.long))  # by position
+        self.offsets = nn.Buffer(torch.zeros(self.num_blocks + 1, dtype=torch.long))
 
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
         """Assign the classes to blocks, and store embeddings and masses."""
@@ -184,43 +178,44 @@ class TwoLevel(QuerySampler):
         weights = self._weights(queries)
         positions = targets.clamp(min=0)
         blocks = self.block_of[positions]
-        members, log_share, _, kept_share = self._score_members(queries, blocks, excluded)
-        begin = torch.cat([members.end.new_zeros(1), members.end[:-1]]).reshape(blocks.shape)
+        _, end, log_share, _, kept_share = self._score_members(queries, blocks, excluded)
+        begin = torch.cat([end.new_zeros(1), end[:-1]]).reshape(blocks.shape)
         log_q_targets = weights.gather(1, blocks).log() + log_share[begin + positions - self.offsets[blocks]]
         # Targets in the same block write the same value.
         weights = weights.scatter(1, blocks, weights.gather(1, blocks) * kept_share)
         log_left = weights.sum(1, keepdim=True).log()
 
         blocks = inverse_cdf(weights, uniform[0])
-        members, _, share, _ = self._score_members(queries, blocks, excluded)
+        members, end, _, share, _ = self._score_members(queries, blocks, excluded)
         cumulated = share.cumsum(0, dtype=torch.float64)  # grows by about one per block
-        end = cumulated[members.end - 1].reshape(blocks.shape)
+        end = cumulated[end - 1].reshape(blocks.shape)
         begin = torch.cat([end.new_zeros(1), end.flatten()[:-1]]).reshape(blocks.shape)
         below = torch.minimum(begin + uniform[1] * (end - begin), torch.nextafter(end, begin))
         index = torch.searchsorted(cumulated, below.flatten(), right=True).reshape(blocks.shape)
         log_q = weights.gather(1, blocks).log() + share[index].log() - log_left
-        return members.position[index], log_q, log_q_targets - log_left
+        return members[index], log_q, log_q_targets - log_left
 
     def _score_members(
         self, queries: Float[Tensor, "M D"], blocks: Int[Tensor, "M R"], excluded: Int[Tensor, "M E"]
-    ) -> tuple[Members, Float[Tensor, " P"], Float[Tensor, " P"], Float[Tensor, "M R"]]:
+    ) -> tuple[Int[Tensor, " P"], Int[Tensor, " _"], Float[Tensor, " P"], Float[Tensor, " P"], Float[Tensor, "M R"]]:
         """Return the members of these blocks and their shares of the weight of a block.
 
-        The results are the members, the log of the share of each member in its block, the share of each member among
-        the members that are not excluded, and the share of these members in each block.
+        The results are the members, one block after the other, and the end of each block among them; the log of the
+        share of each member in its block, the share of each member among the members that are not excluded, and the
+        share of these members in each block.
         """
-        members = block_members(blocks.flatten(), self.offsets)
-        query = members.row // blocks.shape[1]
-        scores = ((queries / self.temperature)[query] * self.embeddings[members.position].float()).sum(1)
+        members, row, end = block_members(blocks.flatten(), self.offsets)
+        query = row // blocks.shape[1]
+        scores = ((queries / self.temperature)[query] * self.embeddings[members].float()).sum(1)
         none = scores.new_zeros(blocks.numel())
-        highest = none.scatter_reduce(0, members.row, scores, "amax", include_self=False)[members.row]
+        highest = none.scatter_reduce(0, row, scores, "amax", include_self=False)[row]
         weights = (scores - highest).clamp(min=LEAST_LOG_WEIGHT).exp()
-        total = none.index_add(0, members.row, weights)
-        is_excluded = (rearrange(members.position, "p -> p 1") == excluded[query]).any(1)
+        total = none.index_add(0, row, weights)
+        is_excluded = (rearrange(members, "p -> p 1") == excluded[query]).any(1)
         left = weights.masked_fill(is_excluded, 0)
-        total_left = none.index_add(0, members.row, left)
-        log_share = scores - highest - total.log()[members.row]
-        return members, log_share, left / total_left[members.row], (total_left / total).reshape(blocks.shape)
+        total_left = none.index_add(0, row, left)
+        log_share = scores - highest - total.log()[row]
+        return members, end, log_share, left / total_left[row], (total_left / total).reshape(blocks.shape)
 
     def _sample_compiled(
         self, queries: Float[Tensor, "M D"], request: Request, uniform: Float[Tensor, "two M m"]

@@ -72,9 +72,8 @@ def read_ctm(file: Path) -> dict[str, Track]:
         channels: dict[str, str] = {}
         for line_number, cells in _cells(file, comment=";;"):
             if not 5 <= len(cells) <= CTM_MOST_FIELDS:
-                raise ValueError(
-                    f"{file}, line {line_number}: {' '.join(cells)!r} is not 'file channel start duration label'"
-                )
+                line = " ".join(cells)
+                raise ValueError(f"{file}, line {line_number}: {line!r} is not 'file channel start duration label'")
             if len(cells) > 5 and cells[5] != "NA":
                 _number(file, line_number, cells[5])  # a blank inside the label would shift the following cells
             name, channel, *times, label = cells[:5]
@@ -183,10 +182,8 @@ def _track(file: Path, overlap_seconds: float, *columns: Any) -> Track:
     ):
         if bad.any():
             first = int(np.argmax(bad))
-            raise ValueError(
-                f"{file}, line {lines[first]}: the segment {labels[order[first]]!r} from {starts[first]:g} s to "
-                f"{ends[first]:g} s {problem}"
-            )
+            what = f"the segment {labels[order[first]]!r} from {starts[first]:g} s to {ends[first]:g} s"
+            raise ValueError(f"{file}, line {lines[first]}: {what} {problem}")
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
     return Track(starts, ends, [labels[row] for row in order.tolist()])
 
@@ -207,7 +204,10 @@ def _number(file: Path, line: int, cell: str) -> float:
 
 # The values of a TextGrid, long or short: strings, numbers, flags. All other text is commentary, such as `intervals
 # [1]:` and `xmin =`.
-_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
+_VALUE = re.compile(
+    r'"(?P<string>(?:[^"]|"")*)"'
+    r"|(?<!\S)(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|(?P<flag><\w+>))(?!\S)"
+)
 
 
 def read_textgrid(file: Path, tier: str | None = None) -> Track:
@@ -219,17 +219,13 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
     values.bounds()
     tiers: dict[str, tuple[float, float, list[Row]]] = {}
     points = []
-    for _ in range(values.count() if values.flag() == "<exists>" else 0):
+    for _ in range(values.count() if values.take("flag", "<exists>") == "<exists>" else 0):
         tier_class = values.string()
         if tier_class not in ("IntervalTier", "TextTier"):
-            raise ValueError(
-                f"{file}, line {values.line}: a tier must be an IntervalTier or a TextTier, not {tier_class!r}"
-            )
+            values.fail("IntervalTier or TextTier", tier_class)
         name = values.string()
         if tier_class == "IntervalTier" and name in tiers:
-            raise ValueError(
-                f"{file}, line {values.line}: a second interval tier is called {name!r}; rename one of them"
-            )
+            values.fail("another name, as this is the second interval tier", name)
         bounds = values.bounds()
         if tier_class == "IntervalTier":
             tiers[name] = (*bounds, [values.interval() for _ in range(values.count())])
@@ -237,15 +233,12 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
             points.append(name)
             for _ in range(values.count()):
                 values.number(), values.string()
-    values.end()
+    values.take(None, "the end of the file, after as many tiers and intervals as it announces")
     if tier is None:
         tier = next(iter(tiers)) if len(tiers) == 1 else "phones"
     if tier not in tiers:
-        others = f" (and the point tiers {', '.join(points)})" if points else ""
-        raise ValueError(
-            f"{file}: has no interval tier {tier!r}; its interval tiers are {', '.join(tiers) or 'none'}{others}; "
-            "name one with `tier`"
-        )
+        tier_names = ", ".join(tiers) + (f" (and the point tiers {', '.join(points)})" if points else "")
+        raise ValueError(f"{file}: has no interval tier {tier!r}; its interval tiers are {tier_names}; set `tier`")
     return single_track(file, _labelled(file, *tiers[tier]))
 
 
@@ -257,12 +250,11 @@ def _labelled(file: Path, first: float, last: float, rows: Iterable[Row]) -> Ite
             (end < start, "ends before it starts"),
             (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the previous interval, which ends at {before:g} s"),
             (end > last + OVERLAP_TOLERANCE_SECONDS, f"ends after its tier, at {last:g} s"),
-            ("\n" in label or "\r" in label, "has a line break in its text; close its quote, or join the lines"),
+            ("\n" in label or "\r" in label, "has a line break in its text"),
         ):
             if is_bad:
-                raise ValueError(
-                    f"{file}, line {line}: the interval {label[:40]!r} from {start:g} s to {end:g} s {problem}"
-                )
+                what = f"the interval {label[:40]!r} from {start:g} s to {end:g} s"
+                raise ValueError(f"{file}, line {line}: {what} {problem}")
         before = end
         if label:
             yield line, name, start, end, label
@@ -272,16 +264,14 @@ class _Values:
     """The values of a TextGrid, one after the other. Any other text is commentary and is skipped, as in Praat."""
 
     def __init__(self, file: Path) -> None:
-        self.line = 1
-        self._file = file
+        self.line, self._position, self._file = 1, 0, file
         self._text = decode(file.read_bytes(), file)
         self._matches = _VALUE.finditer(self._text)
-        self._position = 0
 
     def bounds(self) -> tuple[float, float]:
         first, last = self.number(), self.number()
         if not first <= last:
-            self._fail("an end that is not before its start", f"{first:g} to {last:g}")
+            self.fail("an end that is not before its start", f"{first:g} to {last:g}")
         return first, last
 
     def interval(self) -> Row:
@@ -289,40 +279,26 @@ class _Values:
         return line, "", start, self.number(), self.string().strip()
 
     def string(self) -> str:
-        return self._next(1, "a string").replace('""', '"')
+        return self.take("string", "a string").replace('""', '"')
 
     def number(self) -> float:
-        text = self._next(2, "a number")
-        try:
-            return float(text)
-        except ValueError:
-            self._fail("a number", text)
+        return float(self.take("number", "a number"))
 
     def count(self) -> int:
         value = self.number()
         if not (value >= 0 and value.is_integer()):
-            self._fail("a count", f"{value:g}")
+            self.fail("a count", f"{value:g}")
         return int(value)
 
-    def flag(self) -> str:
-        return self._next(3, "<exists>")
-
-    def end(self) -> None:
-        if match := self._next_match():
-            self._fail("the end of the file, after as many tiers and intervals as it announces", match[0])
-
-    def _next(self, group: int, expected: str) -> str:
-        match = self._next_match()
-        if match is None or match[group] is None:
-            self._fail(expected, match[0] if match else "the end of the file")
-        return match[group]
-
-    def _next_match(self) -> re.Match[str] | None:
+    def take(self, kind: str | None, expected: str) -> str:
+        """Return the next value, of one kind; None: there must be none."""
         match = next(self._matches, None)
         position = match.start() if match else len(self._text)
         self.line += self._text.count("\n", self._position, position)
         self._position = position
-        return match
+        if (match.lastgroup if match else None) != kind:
+            self.fail(expected, match[0] if match else "the end of the file")
+        return match[kind] if match and kind else ""
 
-    def _fail(self, expected: str, found: str) -> NoReturn:
+    def fail(self, expected: str, found: str) -> NoReturn:
         raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {' '.join(found[:60].split())}")

@@ -20,7 +20,7 @@ from cpc.data.audio.alignment_formats import (
 from cpc.data.audio.manifest import Manifest, bare_path, is_end_of
 from cpc.data.batch import UNLABELLED
 from cpc.data.recordings.labels import Segment, check_label_ends
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import name_a_few, refuse
 
 ALIGNMENTS_NAME = "alignments.csv"
 
@@ -55,21 +55,14 @@ class Alignments:
     @property
     def labels(self) -> list[str]:
         """All labels, sorted (numbers by value). Every track is read, so a malformed track raises a ValueError."""
-        labels: set[str] = set()
-        for name in self._tracks:
-            labels.update(self._track(name).labels)
-        return sorted(
-            labels, key=lambda label: (int(label) if label.isdecimal() and len(label) < 19 else np.inf, label)
-        )
+        labels = {label for name in self._tracks for label in self._track(name).labels}
+        return sorted(labels, key=lambda each: (int(each) if each.isdecimal() and len(each) < 19 else np.inf, each))
 
     def name_of(self, path: str) -> str | None:
         """Return the name in the source that matches a path of a manifest; None if there is none."""
         names = self._candidates(path)
         if len(names) > 1:
-            raise ValueError(
-                f"{path}: {len(names)} alignments in {self.source} have this name:\n{name_a_few(names)}\n"
-                "put the labels into the same folders as the audio, so that their paths differ"
-            )
+            raise ValueError(f"{path}: {len(names)} alignments in {self.source} have this name:\n{name_a_few(names)}")
         return names[0] if names else None
 
     def segments(self, path: str) -> list[Segment]:
@@ -80,7 +73,7 @@ class Alignments:
     def extent_seconds(self, path: str) -> tuple[float, float]:
         """Return the end of the last segment of a file and the length of all, or 0; raises the errors of `segments`."""
         track = self._track_of(path)
-        return float(track.ends[-1]) if len(track.ends) else 0.0, float((track.ends - track.starts).sum())
+        return track.ends.max(initial=0.0), (track.ends - track.starts).sum()
 
     def _track_of(self, path: str) -> Track:
         name = self.name_of(path)
@@ -130,9 +123,7 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
     else:
         raise ValueError(f"there are no alignments at {path}: it is neither a file nor a folder")
     if tier is not None and files[0].suffix.lower() != ".textgrid":
-        raise ValueError(
-            f"`tier`={tier}: {files[0]} is not a TextGrid, and other formats have no tiers; leave `tier` out"
-        )
+        raise ValueError(f"`tier`={tier}: {files[0]} is not a TextGrid: leave `tier` out")
     tracks: dict[str, Track | Callable[[], Track]] = {}
     file_of: dict[str, Path] = {}
     for file in files:
@@ -188,11 +179,8 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
     paths = [manifest.paths[row] for row in rows.tolist()]
     aligned = [i for i, path in enumerate(paths) if alignments.name_of(path)]
     if not aligned:
-        raise ValueError(
-            f"{len(paths)} of {len(paths)} audio files have no alignment:\n{name_a_few(paths)}\n"
-            f"{len(alignments)} alignments have no audio:\n{name_a_few(alignments.names)}\n"
-            "files match by their path, their path without suffix, or their stem"
-        )
+        unused = f"{len(alignments)} alignments have no audio, by path or stem:\n{name_a_few(alignments.names)}"
+        refuse(f"of {len(paths)} audio files have no alignment", paths, unused)
     files = manifest.take(rows[aligned])
     ends, covered = np.array([alignments.extent_seconds(path) for path in files.paths]).T
     if not ends.any():
@@ -204,8 +192,7 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
         covered,
         files.seconds,
         noun="audio",
-        advice="give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove "
-        "alignments of other recordings",
+        advice="times are seconds (samples at 16 kHz in .phn) from the beginning of each file",
     )
 
 

@@ -45,11 +45,6 @@ def coloured_noise(num_samples: int, colour: str, sample_rate_hz: int, rng: np.r
     return _filtered(white, lambda hz: (hz >= 20) * np.maximum(hz, 20) ** -COLOURS[colour], sample_rate_hz)
 
 
-def keep_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -> Waveform:
-    """Keep only the frequencies within a band."""
-    return _filtered(x, lambda hz: (hz >= low_hz) & (hz <= high_hz), sample_rate_hz)
-
-
 def drop_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -> Waveform:
     """Remove the frequencies within a band. Frequencies more than 25 Hz from the band do not change."""
 
@@ -63,10 +58,9 @@ def drop_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -
 def room_response(
     rt60_ms: float, direct_db: float, sample_rate_hz: int, rng: np.random.Generator
 ) -> Float[np.ndarray, " n"]:
-    """Return a room's impulse response: the direct sound, then noise that has decayed by 60 dB after `rt60_ms`.
+    """Return a room's impulse response (Polack 1988), of energy 1: the direct sound, then noise.
 
-    This is the statistical model of late reverberation (Polack 1988). Its energy is 1, so that sounds keep their level;
-    `direct_db` is the ratio of the direct sound's energy to the rest.
+    The noise has decayed by 60 dB after `rt60_ms`; `direct_db` is the ratio of the direct sound's energy to its energy.
     """
     num_samples = max(2, round(rt60_ms / 1000 * sample_rate_hz))
     response = rng.standard_normal(num_samples, np.float32)
@@ -81,13 +75,6 @@ def reverberate(x: Waveform, response: Float[np.ndarray, " n"]) -> Waveform:
     """Convolve with a room's response, and cut off the sound after the end."""
     size = fft.next_fast_len(len(x) + len(response) - 1, real=True)
     return fft.irfft(fft.rfft(x, size) * fft.rfft(response, size), size)[: len(x)]
-
-
-def drop_time(x: Waveform, start: int, num_samples: int) -> Waveform:
-    """Set `num_samples` samples from `start` on to zero."""
-    changed = x.copy()
-    changed[start : start + num_samples] = 0
-    return changed
 
 
 def _filtered(x: Waveform, gain: Callable[[np.ndarray], np.ndarray], sample_rate_hz: int) -> Waveform:
@@ -131,9 +118,7 @@ _NARROWEST_HZ = 10.0  # width of ten frequency bins of a second of noise
 
 @dataclass(kw_only=True)
 class WaveformAugmentation:
-    """Changes of training windows, made in the order of the arguments; null omits a change.
-
-    The changes follow Kharitonov et al. 2020 (arXiv:2007.00991).
+    """Changes of training windows (Kharitonov et al. 2020, arXiv:2007.00991) in the order of the arguments; null: none.
 
     Amounts are drawn uniformly for each window. Two numbers are a range; one number is the largest amount.
 
@@ -160,11 +145,6 @@ class WaveformAugmentation:
     time_drop_ms: float | None = None
     gain_db: float | None = None
 
-    @property
-    def recordings(self) -> str | None:
-        """Manifest of the noise recordings; None if noise is generated, or if there is no noise."""
-        return None if self.noise in COLOURS else self.noise
-
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
         """Raise a ValueError if an option is out of range for these windows, or has no effect; the message names it."""
         check_fields(self, "augmentation.")
@@ -184,15 +164,11 @@ class WaveformAugmentation:
                 raise ValueError(f"`augmentation.{name}`={list(value)} must be {allowed}")
             if isinstance(value, int | float) and not least < value <= most:
                 raise ValueError(f"`augmentation.{name}`={value:g} must be above {least:g}, at most {most:g}")
-        if self.noise_band_hz is not None and self.noise_band_hz[1] - self.noise_band_hz[0] < _NARROWEST_HZ:
-            raise ValueError(
-                f"`augmentation.noise_band_hz`={list(self.noise_band_hz)} must be at least {_NARROWEST_HZ:g} Hz wide"
-            )
-        if self.noise_snr_db is None and (self.noise != "white" or self.noise_band_hz is not None):
-            raise ValueError(
-                "`augmentation.noise` and `augmentation.noise_band_hz` have no effect without "
-                "`augmentation.noise_snr_db`: give a range such as [5, 15]"
-            )
+        if (band := self.noise_band_hz) is not None and band[1] - band[0] < _NARROWEST_HZ:
+            raise ValueError(f"`augmentation.noise_band_hz`={list(band)} must be at least {_NARROWEST_HZ:g} Hz wide")
+        if self.noise_snr_db is None and (self.noise != "white" or band is not None):
+            unread = "`augmentation.noise` and `augmentation.noise_band_hz` have no effect"
+            raise ValueError(f"{unread} without `augmentation.noise_snr_db`: give a range such as [5, 15]")
         changes = ("pitch_cents", "noise_snr_db", "reverb_ms", "band_drop_hz", "time_drop_ms", "gain_db")
         if all(getattr(self, change) is None for change in changes):
             raise ValueError(f"`augmentation` has no effect: give {', '.join(changes)}, or leave it out")
@@ -228,7 +204,8 @@ class Augmenter:
             x = drop_band(x, low, low + width, rate)
         if options.time_drop_ms is not None:
             num_samples = min(len(x), round(time_rng.uniform(0, options.time_drop_ms) / 1000 * rate))
-            x = drop_time(x, int(time_rng.integers(0, len(x) - num_samples + 1)), num_samples)
+            start = int(time_rng.integers(0, len(x) - num_samples + 1))
+            x = np.concatenate([x[:start], np.zeros(num_samples, x.dtype), x[start + num_samples :]])
         if options.gain_db is not None:
             x = x * np.float32(10 ** (gain_rng.uniform(-options.gain_db, options.gain_db) / 20))
         return x
@@ -244,4 +221,6 @@ class Augmenter:
             file = int(rng.choice(np.flatnonzero(lengths)))
             start = int(rng.integers(0, max(lengths[file] - size, 0) + 1))
             noise = np.resize(self.recordings.read(file, start, size), size)
-        return (noise if band is None else keep_band(noise, *band, rate))[:num_samples]
+        if band is not None:
+            noise = _filtered(noise, lambda hz: (hz >= band[0]) & (hz <= band[1]), rate)
+        return noise[:num_samples]

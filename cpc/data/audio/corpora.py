@@ -1,14 +1,9 @@
-"""Helpers of the scripts of public audio corpora (`datasets/NAME/prepare.py`), which write a manifest with labels.
-
-The helpers do not download anything, and write only the manifest.
-"""
+"""Helpers of the scripts of public audio corpora (`datasets/NAME/prepare.py`), which write only a manifest."""
 
 import re
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-
-import numpy as np
 
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, named_groups
@@ -19,21 +14,15 @@ from cpc.data.store.text_files import read_text
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
     """Return a table of each split's files, speakers and hours, with the `published` number of files if it differs."""
-    hours, speakers = manifest.seconds / 3600, np.array(manifest.column("speaker"))
-    columns: dict[str, Callable[[np.ndarray], object]] = {
-        "files": np.sum,
-        "speakers": lambda is_here: len(set(speakers[is_here])),
-        "hours": lambda is_here: f"{hours[is_here].sum():.2f}",
-    }
     title = f"{len(manifest)} files, manifest in {manifest.root}"
-    table = describe_splits(title, manifest.column("split"), columns, published)
-    labels = [f"{name} ({len(set(manifest.column(name)))} values)" for name in manifest.label_columns]
-    return f"{table}\nlabels: {', '.join(labels) or 'none'}"
+    table = describe_splits(title, manifest.column("split"), published, hours=manifest.seconds / 3600)
+    counts = {name: len(set(manifest.column(name))) for name in ("speaker", *manifest.label_columns)}
+    return f"{table}\nlabels: {', '.join(f'{name} ({num} values)' for name, num in counts.items())}"
 
 
 def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:
     """Index the audio below `root`; return the index and the path of the manifest, which is not written yet."""
-    out = root if out is None else out
+    out = out or root
     if out.is_dir():
         out = out / MANIFEST_NAME
     draft = out.with_name(f"{out.stem}.index.csv")

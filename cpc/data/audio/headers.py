@@ -1,7 +1,4 @@
-"""Headers of audio files, read without decoding, and checks that a file holds exactly what its header says.
-
-Without the checks decoders end early, without an error.
-"""
+"""Headers of audio files, and checks that files hold what headers say, without which decoders end early silently."""
 
 import mmap
 import re
@@ -88,9 +85,7 @@ def _refuse_compression(path: Path, reason: str) -> None:
     with open_regular(path) as stream:
         head = stream.read(1024)
     if head.startswith(b"NIST_1A") and b"shorten" in head:
-        raise ValueError(
-            f"{path}: is compressed by shorten, which is not supported: write it as WAV, by `sph2pipe -f wav IN OUT`"
-        )
+        raise ValueError(f"{path}: is compressed by shorten, which is not supported: `sph2pipe -f wav IN OUT`")
     if re.search("unimplemented|unsupported|not supported", reason, re.IGNORECASE):
         raise ValueError(f"{path}: is in an encoding that is not supported ({reason}): write it as WAV or FLAC")
 
@@ -106,19 +101,13 @@ def read_header(path: Path) -> Header:
     """Read length, rate and channels of an audio file, and check that it is whole.
 
     A truncated WAV, AIFF or AU file is detected by its header, a FLAC file by its last sample, an Ogg file by its last
-    page, an MP3 file by counting its frames. A file that is not whole or not audio is a ValueError that names it.
-
-    Raises:
-        ValueError: if the file is missing, empty, truncated, without samples or not audio, holds several files, or has
-            an absurd rate or length. The message names the file.
+    page, an MP3 file by counting its frames. A ValueError names the file.
     """
     with open_sound(path) as sound:
         header = Header(sound.num_samples, sound.samplerate, sound.channels, sound.subtype)
-        num_bytes = path.stat().st_size
-        if header.subtype == "VORBIS" and header.num_samples > num_bytes * _MOST_VORBIS_SAMPLES:
-            raise ValueError(
-                f"{path}: its header states {header.num_samples} samples, more than its {num_bytes} bytes can hold"
-            )
+        num_bytes, promised = path.stat().st_size, header.num_samples
+        if header.subtype == "VORBIS" and promised > num_bytes * _MOST_VORBIS_SAMPLES:
+            raise ValueError(f"{path}: its header states {promised} samples, more than its {num_bytes} bytes can hold")
         if sound.seekable():
             sound.seek(header.num_samples - 1)
             if len(sound.read(1)) != 1:
@@ -192,7 +181,7 @@ def whole_samples(path: Path, stream: FileIO, sound: soundfile.SoundFile) -> int
         raise ValueError(f"{path}: holds several segments; write it again as a single segment, as WAV or FLAC")
     caf = _CAF_SIZES.search(log)
     if caf and sound.format == "CAF":
-        _compare(path, (int(caf[2]) - _CAF_EDIT_BYTES) // int(caf[1]), sound.frames)
+        compare(path, (int(caf[2]) - _CAF_EDIT_BYTES) // int(caf[1]), sound.frames)
     if sound.format not in ("NIST", "OGG", "MP3"):
         return sound.frames
     with _mapped(stream) as content:
@@ -201,7 +190,7 @@ def whole_samples(path: Path, stream: FileIO, sound: soundfile.SoundFile) -> int
         if sound.format == "OGG":
             _check_ogg_pages(path, content)
         elif count := _NIST_COUNT.search(content[:_NIST_HEADER_BYTES]):
-            _compare(path, int(count[1]), sound.frames)
+            compare(path, int(count[1]), sound.frames)
             if (surplus := sound.frames - int(count[1])) > _MOST_PADDING_BYTES:
                 raise _longer(path, surplus, "samples")
     return sound.frames
@@ -233,17 +222,16 @@ def _is_placeholder(num_bytes: int) -> bool:
     return abs(num_bytes - 2**31) <= 4096 or 0 <= 2**32 - num_bytes <= 4096 or num_bytes >= 2**62
 
 
-def _compare(path: Path, promised: int, present: int) -> None:
+def compare(path: Path, promised: int, present: int) -> None:
+    """Raise a ValueError if fewer samples are present than promised."""
     if present < promised < MOST_SAMPLES:
-        raise ValueError(
-            f"{path}: is truncated, {promised - present} of the {promised} samples that its header promises are missing"
-        )
+        raise ValueError(f"{path}: is truncated: {promised - present} of its {promised} samples are missing")
 
 
 def _longer(path: Path, num_after: int, unit: str = "bytes") -> ValueError:
     return ValueError(
-        f"{path}: goes on for {num_after} {unit} after the audio that its header promises: files were joined, the "
-        "file was never finished, or it is longer than a header can state (WAV: 4 GiB); write it again, as FLAC or RF64"
+        f"{path}: goes on for {num_after} {unit} after the audio that its header promises: files were joined, the file "
+        "was never finished, or it is longer than a header can state (WAV: 4 GiB)"
     )
 
 
@@ -298,17 +286,13 @@ def _mpeg_samples(path: Path, content: mmap.mmap, num_decoded: int) -> int:
         return num_decoded
     num_samples = num_frames * samples_per_frame
     if promised is None and num_decoded < num_samples:
-        raise ValueError(
-            f"{path}: its bit rate varies and no header states its length, so only {num_decoded} of its {num_samples} "
-            "samples would be read; convert it to WAV or FLAC"
-        )
+        counts = f"only {num_decoded} of its {num_samples} samples would be read; convert it to WAV or FLAC"
+        raise ValueError(f"{path}: its bit rate varies and no header states its length, so {counts}")
     if promised is not None and num_frames + 1 < promised:  # some encoders count the information frame too
         raise ValueError(f"{path}: is truncated, {num_frames} of its {promised} frames are there")
     if promised is not None and num_frames > promised:
-        raise ValueError(
-            f"{path}: holds {num_frames} frames, but its first frame states {promised}, and only these would be read: "
-            "files were joined; split them"
-        )
+        counts = f"holds {num_frames} frames, but its first frame states {promised}"
+        raise ValueError(f"{path}: {counts}, and only these would be read: files were joined; split them")
     return min(num_decoded, num_samples)
 
 

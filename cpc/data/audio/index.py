@@ -101,9 +101,7 @@ def index_folder(
         columns_of_paths |= joined
     group_names = [] if is_audio else [name for name in ("speaker", *GROUP_NAMES) if name in columns_of_paths]
     if len(group_names) > 1:
-        raise ValueError(
-            f"the options name both a {group_names[1]} and a {group_names[0]} as group of signals: name one"
-        )
+        raise ValueError(f"the options name both a {group_names[1]} and a {group_names[0]} as group of signals")
     if group_names:  # splits are drawn by it
         columns_of_paths["speaker"] = columns_of_paths.pop(group_names[0])
     if "split" in columns_of_paths:
@@ -113,10 +111,9 @@ def index_folder(
     draw({"path": paths} | columns_of_paths)  # check the options before reading headers
     out.parent.mkdir(parents=True, exist_ok=True)
     files = [root / path for path in paths]
+    bar = "index" if progress else None
     entries: Sequence[Header | str | None] = (
-        read_headers(files, num_workers, "index" if progress else None, num_ray_workers)
-        if is_audio
-        else header_errors(files, num_workers)
+        read_headers(files, num_workers, bar, num_ray_workers) if is_audio else header_errors(files, num_workers)
     )
     bad = [entry for entry in entries if isinstance(entry, str)]
     refuse_bad(bad, len(paths), f"{'audio' if is_audio else 'signal'} files below {root}", skip_bad)
@@ -162,11 +159,8 @@ def _labels(
     folders = [PurePosixPath(path).parts[:-1] for path in paths]
     for name, level in (("split", split_level), ("speaker", speaker_level)):
         if level is not None:
-            shallow = [
-                path for path, parts in zip(paths, folders, strict=True) if not -len(parts) <= level < len(parts)
-            ]
-            advice = f"level 0 is the first folder below the root; change `{name}_level`"
-            refuse(f"of {len(paths)} files lie in fewer folders than {name}_level={level} needs", shallow, advice)
+            shallow = [path for path, own in zip(paths, folders, strict=True) if not -len(own) <= level < len(own)]
+            refuse(f"of {len(paths)} files lie in fewer folders than {name}_level={level} needs", shallow)
             labels[name] = [parts[level] for parts in folders]
     if pattern is None:
         return labels
@@ -178,9 +172,7 @@ def _labels(
         raise ValueError(f"speaker_pattern={pattern!r} has no named group; write it like (?P<speaker>[a-z]+)")
     reserved = [name for name in expression.groupindex if name in (*labels, "path", *COUNT_COLUMNS)]
     if reserved:
-        raise ValueError(
-            f"speaker_pattern={pattern!r} names {', '.join(reserved)}, which is set already; rename the group"
-        )
+        raise ValueError(f"speaker_pattern={pattern!r} names {', '.join(reserved)}, which is set already")
     return labels | named_groups(paths, expression, f"paths do not match speaker_pattern={pattern!r}")
 
 
@@ -196,10 +188,8 @@ def _drawn_splits(
     has_options = (valid_share, test_share, split_by, seed) != (None, None, "file", 0)
     if "split" in columns:
         if has_options:
-            raise ValueError(
-                f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
-                "but `split_level`, `speaker_pattern` or `labels` name them: leave one or the other out"
-            )
+            given = f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed}"
+            raise ValueError(f"{given} draw splits, but `split_level`, `speaker_pattern` or `labels` name them")
         return {}
     paths = columns["path"]
     speakers = columns.get("speaker", [""] * len(paths))
@@ -212,7 +202,7 @@ def _drawn_splits(
     if split_by == "speaker":
         units = speakers
         nameless = [path for path, speaker in zip(paths, units, strict=True) if not speaker]
-        advice = "name them with `speaker_level` or `speaker_pattern`, or leave out `split_by`"
+        advice = "name them with `speaker_level` or `speaker_pattern`"
         refuse(f"of {len(paths)} files have no speaker, but split_by='speaker'", nameless, advice)
     return {"split": draw_splits(units, valid_share=shares[0], test_share=shares[1], seed=seed)}
 
@@ -240,10 +230,9 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
     row_of = {name: row for row, name in enumerate(keys)}
     rows = [row_of.get(name) for name in names]
     if not any(row is not None for row in rows):
-        raise ValueError(
-            f"no cell in column {key!r} of {table} names one of the {len(paths)} files. A cell is {keys[0]!r}, a file "
-            f"is {paths[0]!r}. Choose another `label_key`: {', '.join(columns) or 'there is no other column'}"
-        )
+        found = f"no cell in column {key!r} of {table} names one of the {len(paths)} files"
+        others = f"other columns for `label_key`: {', '.join(columns) or 'none'}"
+        raise ValueError(f"{found}: a cell is {keys[0]!r}, a file {paths[0]!r}; {others}")
     repeated = [name for name, count in Counter(keys).items() if count > 1 and name in set(names)]
     refuse(f"files have more than one row in {table}", repeated)
     shared = [name for name, count in Counter(names).items() if count > 1 and name in row_of]
@@ -253,11 +242,8 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
     refuse(f"of {len(paths)} files have no split in {table}", unsplit)
     num_unnamed, num_unused = rows.count(None), len(set(keys) - set(names))
     if num_unnamed or num_unused:
-        warnings.warn(
-            f"{table}: {num_unnamed} of {len(paths)} files have no row and stay unlabelled; {num_unused} of "
-            f"{len(keys)} rows do not name a file",
-            stacklevel=3,
-        )
+        files = f"{num_unnamed} of {len(paths)} files have no row and stay unlabelled"
+        warnings.warn(f"{table}: {files}; {num_unused} of {len(keys)} rows do not name a file", stacklevel=3)
     return labels
 
 

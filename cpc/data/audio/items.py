@@ -73,22 +73,16 @@ def read_items(path: str | Path) -> Items:
     rows = []
     line_of: dict[tuple[str, float, float], int] = {}
     for line_number, line in enumerate(lines, start=2):
-        cells = line.split()
+        cells, where = line.split(), f"{path}, line {line_number}"
         if not cells:
             continue
         if len(cells) != len(HEADER.split()):
-            raise ValueError(f"{path}, line {line_number}: {len(cells)} fields under the 7 of {HEADER!r}")
+            raise ValueError(f"{where}: {len(cells)} fields under the 7 of {HEADER!r}")
         onset, offset = (number_or_nan(cell) for cell in cells[1:3])
         if not 0 <= onset < offset < np.inf:
-            raise ValueError(
-                f"{path}, line {line_number}: the item is from {cells[1]} to {cells[2]} s; onset and offset are "
-                "seconds from the start of the file, the onset first"
-            )
-        if line_of.setdefault((cells[0], onset, offset), line_number) != line_number:
-            raise ValueError(
-                f"{path}, line {line_number}: {cells[0]} from {cells[1]} to {cells[2]} s is in line "
-                f"{line_of[cells[0], onset, offset]} already; keep one of them"
-            )
+            raise ValueError(f"{where}: the item is from {cells[1]} to {cells[2]} s; times are seconds, onset first")
+        if (first := line_of.setdefault((cells[0], onset, offset), line_number)) != line_number:
+            raise ValueError(f"{where}: {cells[0]} from {cells[1]} to {cells[2]} s is in line {first} already")
         rows.append((cells[0], onset, offset, *cells[3:]))
     if not rows:
         raise ValueError(f"{path} has a header and no items")

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
+from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, COUNT_LIMITS, read_headers
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import rows_of_split, say_contents
 from cpc.data.store.folders import composed, refuse, refuse_doubles
@@ -79,9 +79,7 @@ class Manifest:
         if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
             return self._counts("num_samples") / self._counts("sample_rate_hz")
         headers = read_headers(self.files, num_workers=8)
-        return np.array(
-            [header.num_samples / header.sample_rate_hz if isinstance(header, Header) else np.nan for header in headers]
-        )
+        return np.array([np.nan if isinstance(h, str) else h.num_samples / h.sample_rate_hz for h in headers])
 
     @property
     def label_columns(self) -> list[str]:
@@ -91,10 +89,7 @@ class Manifest:
     def column(self, name: str) -> list[str]:
         """Return the values of one column; raise a ValueError that lists the columns if there is none."""
         if name not in self.columns:
-            raise ValueError(
-                f"the manifest in {self.root} has no column {name!r}, only {', '.join(self.columns)}: name one of "
-                "these, or add it with an option of `cpc data index`"
-            )
+            raise ValueError(f"the manifest in {self.root} has no column {name!r}, only {', '.join(self.columns)}")
         return self.columns[name]
 
     def take(self, rows: Sequence[int] | np.ndarray) -> "Manifest":
@@ -112,10 +107,10 @@ class Manifest:
 
     def write(self, path: str | Path) -> None:
         """Write the CSV atomically; paths become relative to its folder, or absolute if they lie outside it."""
-        path = Path(path)
-        folder = path.absolute().parent
+        folder = Path(path).absolute().parent
+        paths = [(file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix() for file in self.files]
         with write_atomically(path) as new:
-            new.write_bytes(self.csv([_relative_to(folder, file) for file in self.files]))
+            new.write_bytes(self.csv(paths))
 
     def csv(self, paths: Sequence[str]) -> bytes:
         """Return the content of the CSV with these paths."""
@@ -150,10 +145,8 @@ class Manifest:
         for path, value in zip(self.paths, values, strict=True):
             is_number = value.isascii() and value.isdigit() and len(value) <= len(str(highest))
             if not (is_number and lowest <= int(value) <= highest):
-                raise ValueError(
-                    f"{path}: {name} is {value[:40]!r}, but must be a whole number from {lowest} to {highest}; index "
-                    "the folder again"
-                )
+                legal = f"a whole number from {lowest} to {highest}"
+                raise ValueError(f"{path}: {name} is {value[:40]!r}, but must be {legal}; index the folder again")
         return np.array(values, dtype=np.int64)
 
 
@@ -192,10 +185,6 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     speakers = {"speakers": set(manifest.groups) - {""}} if "speaker" in columns else {}
     say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
-
-
-def _relative_to(folder: Path, file: Path) -> str:
-    return (file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix()
 
 
 def bare_path(path: str) -> str:

@@ -6,12 +6,10 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float
-from torch import Tensor
 
 from cpc.config.argument_rules import Count, Positive
 from cpc.data.audio.alignments import Alignments, check_alignments, read_alignments, window_labels
-from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
+from cpc.data.audio.augmentation import COLOURS, Augmenter, WaveformAugmentation
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import open_sharded, pack
 from cpc.data.audio.probe_data import AudioProbeData
@@ -47,10 +45,11 @@ class Audio(MapStyleModality):
     unit = "windows"
     source_option = "manifest"
     size_option = "window_samples"
-    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "alignments", "tier", "cache_gb")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "alignments", "tier")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
     probe_options: ClassVar[tuple[str, ...]] = ("alignments", "tier")
     online_labels: ClassVar[str] = "`alignments` for phones or a column 'speaker' of the manifest"
+    num_initialisation: ClassVar[int] = NUM_INITIALISATION_WINDOWS
 
     manifest: str
     window_samples: Count = 20480
@@ -65,9 +64,7 @@ class Audio(MapStyleModality):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shuffle_hours is not None and self.sampler != "uniform":
-            raise ValueError(
-                f"`shuffle_hours`={self.shuffle_hours} needs `sampler`=uniform: same_speaker draws from all files"
-            )
+            raise ValueError(f"`shuffle_hours`={self.shuffle_hours} needs `sampler`=uniform, but it is {self.sampler}")
 
     def check(self, model: Any) -> None:
         """Also raise an error if windows are too short for the model's predictions."""
@@ -107,33 +104,26 @@ class Audio(MapStyleModality):
         return pack(manifest, sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
 
     def _augmenter(self, sample_rate_hz: int) -> Augmenter:
-        options = self.augmentation
+        options, noise = self.augmentation, None
         assert options is not None
-        if options.recordings is None:
-            return Augmenter(options, sample_rate_hz)
-        try:
-            noise = self._decode(read_manifest(options.recordings), None, sample_rate_hz)
-        except ValueError as error:
-            raise ValueError(f"`augmentation.noise`={options.noise!r}: {error}") from error
+        if options.noise not in COLOURS:
+            try:
+                noise = self._decode(read_manifest(options.noise), None, sample_rate_hz)
+            except ValueError as error:
+                raise ValueError(f"`augmentation.noise`={options.noise!r}: {error}") from error
         return Augmenter(options, sample_rate_hz, noise)
 
     def _windows_at_once(self, sample_rate_hz: int) -> int | None:
         if self.shuffle_hours is None:
             return None
-        windows_at_once = round(self.shuffle_hours * 3600 * sample_rate_hz / self.window_samples)
-        if windows_at_once < 16:
-            raise ValueError(
-                f"`shuffle_hours`={self.shuffle_hours} holds {windows_at_once} windows, but must hold at least 16"
-            )
-        return windows_at_once
+        num_windows = round(self.shuffle_hours * 3600 * sample_rate_hz / self.window_samples)
+        if num_windows < 16:
+            raise ValueError(f"`shuffle_hours`={self.shuffle_hours} holds {num_windows} windows, fewer than 16")
+        return num_windows
 
     def online_tasks(self, corpus: RecordingCorpus) -> Mapping[str, Sequence[str]]:
         """Return `phones`, whose classes are those of the alignments, and `speaker`."""
         return {"speaker": corpus.speakers, "phones": corpus.classes}
-
-    def initialisation_batch(self, corpus: Any) -> Float[Tensor, "B S"]:
-        """Return windows of the training split without padding."""
-        return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> AudioProbeData:  # noqa: D102
         return AudioProbeData(corpus, self.alignments, self.tier, **where)

@@ -14,11 +14,11 @@ import torchaudio
 from einops import rearrange
 from torch.nn import functional
 
-from cpc.data.audio.headers import Header, Sound, check_end, check_rate, open_sound, read_headers
+from cpc.data.audio.headers import Header, Sound, check_end, check_rate, compare, open_sound, read_headers
 from cpc.data.audio.manifest import Manifest
 from cpc.data.recordings.windows import LOUDEST, PackedRecordings
 from cpc.data.store.atomic import json_text
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import file_version, name_a_few
 from cpc.data.store.packed import FORMAT, RowSource, check_skipped, pack_rows
 from cpc.data.store.shards import Shards
 
@@ -37,8 +37,7 @@ def pack(
 ) -> PackedRecordings:
     """Decode every file of a manifest to mono int16 at one rate, or reuse what an earlier call decoded.
 
-    File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. Warnings name clipped files,
-    and files so quiet that 16 bits round them to few levels.
+    Samples beyond [-1, 1] are clipped. Warnings name clipped files, and files so quiet that few levels remain.
 
     Raises:
         ValueError: if the rate is out of range, or files are bad (missing, damaged, truncated, NaN, constant); the
@@ -55,10 +54,8 @@ def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_b
     """Open the audio of a sharded corpus."""
     packed = PackedRecordings(shards.folder, shards)
     if packed.sample_rate_hz != sample_rate_hz:
-        raise ValueError(
-            f"{shards.source} holds audio at {packed.sample_rate_hz} Hz, the encoder takes {sample_rate_hz} Hz: make "
-            "shards of this rate"
-        )
+        found = f"{shards.source} holds audio at {packed.sample_rate_hz} Hz"
+        raise ValueError(f"{found}, the encoder takes {sample_rate_hz} Hz: shard at this rate")
     check_skipped(packed, "file", skip_bad, len(manifest))
     return packed
 
@@ -83,12 +80,7 @@ class _Waveforms(RowSource):
         """Return a hash of the sample rate and of the files' paths, sizes and times."""
         digest = hashlib.sha256(f"{FORMAT} {self._rate_hz}".encode())
         for path, file in zip(self._paths, self._files, strict=True):
-            try:
-                status = file.stat()
-                version = (status.st_size, status.st_mtime_ns)
-            except OSError:
-                version = (-1, -1)
-            digest.update(json_text([path, *version]).encode())
+            digest.update(json_text([path, *file_version(file)]).encode())
         return digest.hexdigest()[:24]
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
@@ -98,16 +90,13 @@ class _Waveforms(RowSource):
     @contextmanager
     def decoding(self) -> Iterator[None]:
         yield
-        clipped = "of floating-point samples go beyond [-1, 1] and were clipped; scale them down"
-        quiet = (
-            f"stay below {_QUIET / LOUDEST:.3f} of full scale; a pack of 16 bits rounds them to fewer than "
-            f"{2 * _QUIET} levels (`cpc embed` does not); scale them up, and index the folder again,"
-        )
+        clipped = "of floating-point samples go beyond [-1, 1] and were clipped: scale them down"
+        levels = f"16 bits round them to fewer than {2 * _QUIET} levels (`cpc embed` does not)"
+        quiet = f"stay below {_QUIET / LOUDEST:.3f} of full scale; {levels}: scale them up"
         for rows, problem in ((self._clipped, clipped), (self._quiet, quiet)):
             if rows:
                 files = [str(self._files[row]) for row in sorted(rows)]
-                problem = f"of {len(self._files)} files {problem} if that is too much"
-                warnings.warn(f"{len(files)} {problem}:\n{name_a_few(files)}", stacklevel=6)
+                warnings.warn(f"{len(files)} of {len(self._files)} files {problem}:\n{name_a_few(files)}", stacklevel=6)
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
         header = self._headers[row]
@@ -151,7 +140,7 @@ _MAX_FACTOR = 256  # enough for 192 kHz to 1 kHz
 
 
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
-    """Read a whole audio file, mono, at `sample_rate_hz`; a file that is not whole or not finite is a ValueError.
+    """Read a whole audio file, mono, at `sample_rate_hz`.
 
     Raises:
         ValueError: if the file is missing, damaged, truncated, without samples, or holds NaN or infinity. The message
@@ -197,10 +186,8 @@ def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
     divisor = math.gcd(old_rate_hz, new_rate_hz)
     old, new = old_rate_hz // divisor, new_rate_hz // divisor
     if old * new > _MAX_KERNEL_SIZE or max(old, new) > _MAX_FACTOR * min(old, new):
-        raise ValueError(
-            f"{path}: resampling from {old_rate_hz} Hz to {new_rate_hz} Hz takes absurdly long: one rate is more than "
-            f"{_MAX_FACTOR} times the other, or the rates have no large common divisor; convert the file first"
-        )
+        what = f"{path}: resampling from {old_rate_hz} Hz to {new_rate_hz} Hz takes absurdly long"
+        raise ValueError(f"{what}: one is above {_MAX_FACTOR} times the other, or they have no large common divisor")
 
 
 class _Resampling:
@@ -230,11 +217,7 @@ def _decode_all(path: Path, sound: Sound, block_samples: int) -> Iterator[np.nda
     for start in range(0, sound.num_samples, block_samples):
         num_wanted = min(block_samples, sound.num_samples - start)
         x = sound.read(num_wanted, "float32", always_2d=True)
-        if len(x) < num_wanted:
-            raise ValueError(
-                f"{path}: is truncated: {num_wanted - len(x)} of the {sound.num_samples} samples that its header "
-                "promises are missing"
-            )
+        compare(path, start + num_wanted, start + len(x))
         mono = x[:, 0] if x.shape[1] == 1 else x.mean(axis=1)
         if not np.isfinite(mono).all():
             raise ValueError(f"{path}: holds NaN or infinite samples; repair or remove it")

@@ -46,12 +46,7 @@ class AudioProbeData(RecordingProbeData):
     def splits(self) -> Sequence[str]:
         """The split column of the manifest."""
         manifest = self.corpus.table
-        if "split" not in manifest.columns and self.train_split is not None:
-            raise ValueError(
-                f"a probe needs a training and a test part, but the manifest in {manifest.root} has no column "
-                "'split': add one (`cpc data index` with --split_level, or a group 'split' in --speaker_pattern)"
-            )
-        return manifest.splits
+        return manifest.splits if self.train_split is None else manifest.column("split")
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
         """Return the segments of the alignments for `phones`, else a column of the manifest."""
@@ -73,7 +68,7 @@ class AudioProbeData(RecordingProbeData):
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> RecordingFeatures:
         """Return an extractor of a model's `c` and `z`, or of spectra standardised by the training split."""
-        samples = None if self._corpus is None else self._corpus.samples
+        samples = None if self.corpus is None else self.corpus.samples
         where: dict[str, Any] = {"device": self.device, "precision": self.precision}
         if model is None:
             where["sample_rate_hz"] = self.corpus.samples.sample_rate_hz

@@ -60,10 +60,10 @@ class Recording(PackedRows):
         """Return the episodes of a split; None: all."""
         return rows_of_split(self.splits, split, "episode")
 
-    def read(self, row: int, start: int, num_frames: int, stack: int) -> UInt8[np.ndarray, "T S H W"]:
-        """Return stacks of an episode's frames from `start` on; see `stacked`."""
+    def read(self, row: int) -> UInt8[np.ndarray, "n H W"]:
+        """Return the frames of an episode, on disk."""
         begin = self._offsets[row]
-        return stacked(self.elements[begin : begin + self.lengths[row], ..., 0], start, num_frames, stack)
+        return self.elements[begin : begin + self.lengths[row], ..., 0]
 
     def _open(self, index: Mapping[str, Any]) -> None:
         super()._open(index)
@@ -92,8 +92,9 @@ class FrameStacks:
         self.recording, self.num_samples = recording, recording.lengths
         self.shape = (stack, *recording.shape[:2])
 
-    def read(self, row: int, start: int, num_samples: int) -> UInt8[np.ndarray, "T S H W"]:  # noqa: D102
-        return self.recording.read(row, start, num_samples, self.shape[0])
+    def read(self, row: int, start: int, num_samples: int) -> UInt8[np.ndarray, "T S H W"]:
+        """Return stacks of an episode's frames from `start` on; see `stacked`."""
+        return stacked(self.recording.read(row), start, num_samples, self.shape[0])
 
 
 NUM_INITIALISATION_WINDOWS = 16

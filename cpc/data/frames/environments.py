@@ -43,13 +43,8 @@ class RandomPolicy:
 def open_environment(name: str, **options: Any) -> Any:
     """Make an environment by its Gymnasium name, such as `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
 
-    The first episode begins here, with a temporary folder as the current folder, because ViZDoom then starts its game
-    and writes `_vizdoom` and `_vizdoom.ini` into the current folder. The temporary folder is removed when the process
-    exits.
-
-    Args:
-        name: name of the environment.
-        options: further arguments of `gymnasium.make`; paths of files must be absolute.
+    `options` are further arguments of `gymnasium.make`; paths of files must be absolute, because the first episode
+    begins here in a temporary folder, into which ViZDoom writes `_vizdoom` and `_vizdoom.ini`.
     """
     module = next((module for start, module in MODULES.items() if name.startswith(start)), None)
     gymnasium = import_extra("gymnasium", "frames", "environments need gymnasium")

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 from cpc.config.argument_rules import Count
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus
 from cpc.data.frames.probe_data import FrameProbeData
-from cpc.data.map_style import HeldOut, MapStyleModality
-from cpc.data.modality import Training
+from cpc.data.map_style import MapStyleModality
 
 
 @dataclass(kw_only=True)
@@ -34,10 +33,7 @@ class Frames(MapStyleModality):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cache_dir is not None or self.skip_bad:
-            raise ValueError(
-                "`cache_dir` and `skip_bad` apply only to files that are packed, and recordings are not packed: leave "
-                "them out"
-            )
+            raise ValueError("`cache_dir` and `skip_bad` apply only to files that are packed, but recordings are not")
 
     def check(self, model: Any) -> None:
         """Also raise an error if windows are too short for the model's predictions."""
@@ -49,26 +45,16 @@ class Frames(MapStyleModality):
         corpus = FrameCorpus(self.source, self.window_frames, self.stack)
         encoder_shape = (encoder.num_frames, *encoder.frame_size)
         if corpus.stacks.shape != encoder_shape:
-            raise ValueError(
-                f"the encoder takes stacks of frames of {' x '.join(map(str, encoder_shape))} pixels, but those of "
-                f"{self.source} are {' x '.join(map(str, corpus.stacks.shape))}: change `stack` with "
-                "`encoder.num_frames`, and frame_size with `cpc data record`'s shrink"
-            )
+            needed, found = (" x ".join(map(str, shape)) for shape in (encoder_shape, corpus.stacks.shape))
+            what = f"the encoder takes stacks of frames of {needed} pixels, but those of {self.source} are {found}"
+            raise ValueError(f"{what}: set `stack` to `encoder.num_frames`, and `encoder.frame_size` to these")
         return corpus
 
-    def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches; at least one episode of the split must reach the furthest prediction."""
-        self._check_episodes(corpus, self.train_split, model)
-        return super().training(corpus, model, rank, world_size)
-
-    def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches; at least one episode of the split must reach the furthest prediction."""
-        self._check_episodes(corpus, self.eval_split, model)
-        return super().held_out(corpus, model, **how)
+    def usable(self, corpus: FrameCorpus, split: str, model: Any) -> FrameCorpus:
+        """Return the corpus; at least one episode of the split must reach the furthest prediction."""
+        longest = int(corpus.windows(split).lengths.max())
+        self.check_reach(model, longest, f"split {split!r}: the longest episode has {longest} frames")
+        return corpus
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> FrameProbeData:  # noqa: D102
         return FrameProbeData(corpus, **where)
-
-    def _check_episodes(self, corpus: FrameCorpus, split: str, model: Any) -> None:
-        longest = int(corpus.windows(split).lengths.max())
-        self.check_reach(model, longest, f"split {split!r}: the longest episode has {longest} frames")

@@ -74,10 +74,10 @@ class FrameFeatureExtractor(FeatureExtractor):
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield each episode and its features, in pieces; the state of the context is carried over between pieces."""
         assert self.corpus is not None
-        recording, stack = self.corpus.recording, self.corpus.stacks.shape[0]
+        stacks = self.corpus.stacks
         for row in rows.tolist():
-            starts = range(0, int(recording.lengths[row]), _FRAMES_AT_ONCE)
-            for features in self._encode(recording.read(row, start, _FRAMES_AT_ONCE, stack) for start in starts):
+            starts = range(0, int(stacks.num_samples[row]), _FRAMES_AT_ONCE)
+            for features in self._encode(stacks.read(row, start, _FRAMES_AT_ONCE) for start in starts):
                 yield row, features
 
     def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
@@ -89,9 +89,8 @@ class FrameFeatureExtractor(FeatureExtractor):
         with reading(path, "cannot be read: it is cut off, or not an .npy file"):
             frames = np.load(path, mmap_mode="r")  # mapped, in case the header has a huge shape
         if frames.dtype != np.uint8 or frames.shape[1:] != size or not len(frames):
-            raise ValueError(
-                f"{path}: holds {frames.dtype} {frames.shape}, but an episode is uint8 [T, {size[0]}, {size[1]}]"
-            )
+            legal = f"uint8 [T, {size[0]}, {size[1]}]"
+            raise ValueError(f"{path}: holds {frames.dtype} {frames.shape}, but an episode is {legal}")
         starts, stack = range(0, len(frames), _FRAMES_AT_ONCE), self.model.encoder.num_frames
         (feature,) = self.dims
         pieces = self._encode(stacked(frames, start, _FRAMES_AT_ONCE, stack) for start in starts)
@@ -120,20 +119,13 @@ class FrameProbeData(ProbeData):
     penalty_chosen_by = "accuracy"
     supervised: Mapping[str, Any] = {"batch_size": 8, "window_latents": 32}
 
-    def __init__(self, corpus: FrameCorpus | None, **where: Any) -> None:
+    def __init__(self, corpus: Any, **where: Any) -> None:
         super().__init__(**where)
-        self._corpus = corpus
+        self.corpus = corpus
 
     @property
-    def corpus(self) -> FrameCorpus:
-        """The episodes; every method but `find_files` and `feature_extractor` needs them."""
-        assert self._corpus is not None
-        return self._corpus
-
-    @property
-    def splits(self) -> Sequence[str]:
-        """Split of every episode, drawn when the episodes were recorded."""
-        return self.corpus.recording.splits
+    def splits(self) -> Sequence[str]:  # noqa: D102
+        return self.corpus.splits
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
         """Return the variables of a category that change enough; for `state`, all categories with their variables."""
@@ -152,13 +144,15 @@ class FrameProbeData(ProbeData):
         """Return the byte of a variable at every frame."""
         addresses = {name: byte for variables in self._categories.values() for name, byte in variables.items()}
         if not addresses:
-            raise ValueError(
-                f"task={task!r}: the state of {self.corpus.recording.environment} is not known. Probes read the "
-                f"memory of these Atari games: {', '.join(CATEGORIES)}"
-            )
+            legal = f"only the memory of these Atari games: {', '.join(CATEGORIES)}"
+            raise ValueError(f"task={task!r}: the state of {self.corpus.recording.environment} is not known, {legal}")
         if task not in addresses:
             raise ValueError(f"task={task!r} is not one of {', '.join([STATE, *self._categories, *addresses])}")
-        values = {row: self._values(addresses[task], row) for row in rows.tolist()}
+        values = {
+            row: self.corpus.recording.episode_frames("ram", row)[:, addresses[task]].astype(np.int64)
+            for row in rows.tolist()
+        }
+        values |= {row: np.where(self._is_seen[row], _LEFT_OUT, values[row]) for row in self._is_seen.keys() & values}
 
         def codes_of(row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
             found = values[row][start : start + num_vectors].tolist()
@@ -169,7 +163,7 @@ class FrameProbeData(ProbeData):
         return Labels({row: set(map(str, each)) for row, each in all_values.items()}, codes_of=codes_of)
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:  # noqa: D102
-        return FrameFeatureExtractor(features, model, self._corpus, self.device, self.precision)
+        return FrameFeatureExtractor(features, model, self.corpus, self.device, self.precision)
 
     def find_files(self, folder: Path) -> list[str]:
         """Return the numpy files of a folder, one episode per file."""
@@ -181,9 +175,7 @@ class FrameProbeData(ProbeData):
     def initialise(self, model: Any, seed: int) -> None:
         """Initialise by the pixel statistics of the training split and by some of its windows."""
         model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
-        windows = self.corpus.windows(self.train_split)
-        indices = self.corpus.batches(windows, "uniform", NUM_INITIALISATION_WINDOWS, seed).batch(0)
-        model.initialise_from(windows.__getitems__(indices).x)
+        model.initialise_from(self.corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, seed))
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield batches of uniformly random windows."""
@@ -209,7 +201,8 @@ class FrameProbeData(ProbeData):
     def _categories(self) -> Mapping[str, Mapping[str, int]]:
         """Addresses by category and variable; empty if the game has no table or no memory was recorded."""
         recording = self.corpus.recording
-        return state_variables(recording.environment) if "ram" in recording.steps else {}
+        game = recording.environment.rpartition("/")[2].partition("-")[0]  # of a name such as `ALE/Pong-v5`
+        return CATEGORIES.get(game, {}) if "ram" in recording.steps else {}
 
     def _varying_variables(self, category: str) -> list[str]:
         """Return the variables that are not nearly constant in the training split, and print the others."""
@@ -223,27 +216,15 @@ class FrameProbeData(ProbeData):
             print(f"{category}: left out, entropy below {LEAST_ENTROPY_NATS} nats: {', '.join(constant)}", flush=True)
         return [name for name in variables if name not in constant]
 
-    def _values(self, byte: int, row: int) -> np.ndarray:
-        values = self.corpus.recording.episode_frames("ram", row)[:, byte].astype(np.int64)
-        return np.where(self._is_seen[row], _LEFT_OUT, values) if row in self._is_seen else values
-
     @cached_property
     def _is_seen(self) -> dict[int, np.ndarray]:
         """For each episode outside the training split, the mask `[T]` of frames that the training split also has."""
         recording = self.corpus.recording
 
         def hashes(row: int) -> list[bytes]:
-            return [
-                hashlib.blake2b(frame.tobytes()).digest()
-                for frame in recording.read(row, 0, int(recording.lengths[row]), 1)
-            ]
+            return [hashlib.blake2b(frame.tobytes()).digest() for frame in recording.read(row)]
 
         trained = recording.rows(self.train_split).tolist()
         others = sorted(set(range(len(recording))) - set(trained))
         seen = {digest for row in trained for digest in hashes(row)} if others else set()
         return {row: np.array([digest in seen for digest in hashes(row)]) for row in others}
-
-
-def state_variables(environment: str) -> Mapping[str, Mapping[str, int]]:
-    """Return the variables of an environment, such as `ALE/Pong-v5`, by category; empty if its game has no table."""
-    return CATEGORIES.get(environment.rpartition("/")[2].partition("-")[0], {})

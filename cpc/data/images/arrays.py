@@ -1,4 +1,4 @@
-"""Images in arrays: npz files, and other sources that load as `[n, h, w]` or `[n, h, w, channels]` uint8."""
+"""Images in npz files, and in other arrays that load as `[n, h, w]` or `[n, h, w, channels]` uint8."""
 
 import math
 import sys
@@ -40,8 +40,7 @@ class ImageArray:
         name: first part of the images' names.
         splits: split of each image.
         labels: `[n]` int64, -1 if unknown.
-        load: returns the images; can be pickled.
-        version: returns numbers that change if the array changes; can be pickled.
+        load, version: return the images, and numbers that change if the images change; can be pickled.
         classes: name of each class; None: the names in other arrays, or numbers.
         sequences: `[n]` first row of each image's sequence; None: every image is a sequence.
     """
@@ -104,8 +103,8 @@ def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
     for array in named:
         classes = named[0].classes or []
         if array.classes != classes:
-            names_of_two = f"{named[0].name} and {array.name}"
-            raise ValueError(f"{root}: the classes of {names_of_two} differ: {classes} and {array.classes}")
+            differ = f"{named[0].name} and {array.name} differ: {classes} and {array.classes}"
+            raise ValueError(f"{root}: the classes of {differ}")
     names: list[str] = []
     sequences = []
     for array in arrays:
@@ -117,16 +116,16 @@ def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
 
 
 def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
-    """Return the table of the images in npz files, without loading the pixels.
+    """Return the table of the images in npz files of one folder, without loading the pixels.
 
     Every file holds `images`, uint8 `[n, h, w]` or `[n, h, w, channels]` with 1, 3 or 4 channels. Optional arrays are
     `labels`, integers `[n]`, -1 if unknown; `classes`, the names of the labels (numbers, if no file names them); and
-    `sequence`, integers `[n]`, equal for images of the file that overlap or are dependent in another way (see
-    `ImageTable.sequences`).
+    `sequence`, integers `[n]`, equal for images of the file that depend on each other, such as overlapping crops: they
+    come in different batches, are held out together, and are resampled together by intervals.
 
-    The files lie in one folder. If `are_splits`, the name of each file is its split. Otherwise an array `split`, `[n]`
-    strings, holds the splits; without it all images are of split train, or of unlabelled if no image has a label. A
-    file that cannot be read, or has arrays of another type, shape or length, is a ValueError that names it.
+    If `are_splits`, the name of each file is its split. Otherwise an array `split`, `[n]` strings, holds the splits;
+    without it all images are of split train, or of unlabelled if no image has a label. A file that cannot be read, or
+    has arrays of another type, shape or length, is a ValueError that names it.
     """
     refuse_doubles(paths[0].parent, [path.name for path in paths])
     arrays = [_read_file(path, are_splits) for path in paths]
@@ -142,10 +141,8 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
     known = {"images", *_COLUMNS} - ({"split"} if is_split else set())
     members, shape, dtype = _read_header(path)
     if dtype != np.uint8 or len(shape) not in (3, 4) or 0 in shape or shape[3:] not in ((), (1,), (3,), (4,)):
-        raise ValueError(
-            f"{path}: images are {dtype} {list(shape)}, but must be uint8 [n, h, w] or [n, h, w, channels] with 1, "
-            "3 or 4 channels, and n at least 1"
-        )
+        legal = "uint8 [n, h, w] or [n, h, w, channels] with 1, 3 or 4 channels, and n at least 1"
+        raise ValueError(f"{path}: images are {dtype} {list(shape)}, but must be {legal}")
     if ignored := ", ".join(sorted(members - known)):
         known_names = ", ".join(sorted(known))
         warnings.warn(f"{path}: the arrays {ignored} are ignored; only {known_names} are read", stacklevel=2)
@@ -159,18 +156,19 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
             raise ValueError(f"{path}: {found}, but must be {words} {list(expected)}")
         columns[name] = column
     labels = columns.get("labels", np.full(shape[0], -1))
-    if int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
-        found = f"labels go from {labels.min()} to {labels.max()}"
-        raise ValueError(f"{path}: {found}, but must lie between -1 (unknown) and {MOST_CLASSES - 1}")
+    least, most = int(labels.min()), int(labels.max())
+    if least < -1 or most >= MOST_CLASSES:
+        legal = f"-1 (unknown) to {MOST_CLASSES - 1}"
+        raise ValueError(f"{path}: labels go from {least} to {most}, but must lie in {legal}")
     classes = columns["classes"].astype(str).tolist() if "classes" in columns else None
     if classes is not None and len(set(classes)) < len(classes):
         raise ValueError(f"{path}: a class occurs twice in classes: {', '.join(classes)}")
-    default = SPLIT_OF[path.stem.lower()] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
+    default = SPLIT_OF[path.stem.lower()] if is_split else "unlabelled" if most < 0 else "train"
     splits = columns.get("split", np.full(shape[0], default)).astype(str).tolist()
     ids = columns.get("sequence", np.arange(shape[0]))
     _, first_rows, sequence = np.unique(ids, return_index=True, return_inverse=True)
     return ImageArray(
-        name=SPLIT_OF[path.stem.lower()] if is_split else path.stem,
+        name=default if is_split else path.stem,
         splits=[split_called(split) or split for split in splits],
         labels=labels.astype(np.int64),
         load=partial(load_array, path, "images"),

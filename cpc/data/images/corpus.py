@@ -51,7 +51,7 @@ class ImageDataset(Dataset[Batch]):
     def __post_init__(self) -> None:
         self.sequence_ids, self.labels = self.table.sequences[self.rows], self.table.labels[self.rows]
         self.group_ids = np.full(len(self.rows), -1)
-        self.num_values = self.image_size**2 * self.images.num_channels
+        self.num_values = self.image_size**2 * self.images.shape[2]
 
     @cached_property
     def draws(self) -> dict[str, Any]:
@@ -90,10 +90,6 @@ class ImageDataset(Dataset[Batch]):
         """Return the central squares of all images, in [0, 1]."""
         return replace(self, augmentation=None, chance="none").all_images().x
 
-    def subset(self, chosen: np.ndarray) -> "ImageDataset":
-        """Return only these images, in this order."""
-        return replace(self, rows=self.rows[chosen])
-
     def _cut(self, pixels: np.ndarray, keys: np.ndarray) -> np.ndarray:
         slack = pixels.shape[1] - self.image_size + 1
         draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)
@@ -122,10 +118,8 @@ class ImageCorpus(MapStyleCorpus):
 
     def __post_init__(self) -> None:
         if self.encoder.fully_convolutional and self.options.augmentation != "none":
-            raise ValueError(
-                f"augmentation={self.options.augmentation!r} changes patches one by one, but the encoder has "
-                "fully_convolutional=True and reads whole images: choose one of the two"
-            )
+            found = f"augmentation={self.options.augmentation!r} changes patches one by one"
+            raise ValueError(f"{found}, but the encoder has fully_convolutional=True and reads whole images")
         self.num_latents = self.encoder.grid.side(self.options.image_size) ** 2
         _ = self.patches  # raises an error if the augmentation is unknown
 
@@ -177,12 +171,11 @@ class ImageCorpus(MapStyleCorpus):
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
         """Return the batch size of all ranks; no more than a pass, or a repeated image would be its own negative."""
-        if len(windows.rows) < max(2, world_size):
-            raise ValueError(
-                f"split {windows.split!r}: {len(windows.rows)} held-out images are too few to be compared on "
-                f"{world_size} processes: hold out more images, or name another split"
-            )
-        return min(world_size * batch_size, len(windows.rows))
+        num = len(windows.rows)
+        if num < max(2, world_size):
+            found = f"{num} held-out images are too few to be compared on {world_size} processes"
+            raise ValueError(f"split {windows.split!r}: {found}: hold out more images")
+        return min(world_size * batch_size, num)
 
     def content(self, rows: np.ndarray) -> Content | None:
         """Return the exact sums of the pixels of these images; None if they are not packed."""

@@ -39,12 +39,10 @@ def read_square(
 ) -> UInt8[np.ndarray, "S S C"]:
     """Return the central square of one image of a table (of its first frame), upright, in RGB or grey, resized.
 
-    The shorter side is scaled to `image_size` by Pillow's bicubic filter, with antialiasing for larger images. An image
-    that already has this size is copied. JPEG files of at least four times the size are decoded at 1/2, 1/4 or 1/8 of
-    their own size, which is several times faster and changes pixels by about one grey level.
-
-    `note_narrow` is called with the row if the image has 16 bits and no pixel of `NARROW` or more. A file that cannot
-    be decoded, or whose range is unknown (see `convert_channels`), is a ValueError that names it.
+    The shorter side is scaled to `image_size` by Pillow's bicubic filter, with antialiasing. JPEG files of at least
+    four times the size are decoded at 1/2, 1/4 or 1/8 of their own size: several times faster, by about one grey level
+    different. `note_narrow` is called with the row if the image has 16 bits and no pixel of `NARROW` or more. A file
+    that cannot be decoded, or whose range is unknown (see `convert_channels`), is a ValueError that names it.
     """
     with table.open(row) as image:
         draft = image.draft(None, (_DRAFT_MARGIN * image_size, _DRAFT_MARGIN * image_size))
@@ -98,10 +96,8 @@ def is_wide_grey(image: Image.Image) -> bool:
 def _narrow_grey(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise ValueError(
-            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, whose range is unknown; "
-            "convert it to 8 or 16 bits"
-        )
+        found = f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}"
+        raise ValueError(f"{found}, whose range is unknown; convert it to 8 or 16 bits")
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
@@ -158,11 +154,9 @@ class ImageFiles(RowSource):
         if self._narrow:
             names = [self.table.names[row] for row in sorted(self._narrow)]
             self._narrow.clear()
-            warnings.warn(
-                f"{len(names)} images have 16 bits and no pixel of {NARROW} or more, so they keep at most 65 of 256 "
-                f"levels. If their range is narrower, such as 12 bits, scale it to 16:\n{name_a_few(names)}",
-                stacklevel=4,
-            )
+            found = f"{len(names)} images have 16 bits and no pixel of {NARROW} or more"
+            levels = "so they keep at most 65 of 256 levels: scale a range of 12 bits to 16"
+            warnings.warn(f"{found}, {levels}:\n{name_a_few(names)}", stacklevel=4)
 
     def decode(self, row: int) -> Iterator[UInt8[np.ndarray, "1 S S C"]]:
         """Yield the square of one row."""

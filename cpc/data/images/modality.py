@@ -39,7 +39,6 @@ class Images(MapStyleModality):
     name = "image"
     unit = "images"
     size_option = "image_size"
-    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "image_size", "load_size", "valid_share")
 
     source: str
@@ -54,16 +53,11 @@ class Images(MapStyleModality):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.packed and (self.cache_dir is not None or self.skip_bad):
-            raise ValueError(
-                "`cache_dir` and `skip_bad` apply only to packed images, but `packed` is false: leave them out"
-            )
-        if not self.packed and is_sharded(self.source):
-            raise ValueError(f"{self.source} holds squares in shards, not files to decode: set `packed` to true")
+        if not self.packed and (self.cache_dir is not None or self.skip_bad or is_sharded(self.source)):
+            raise ValueError("`packed`=false is for image files, without shards, `cache_dir` and `skip_bad`")
         if self.load_size is not None and self.load_size < self.image_size:
-            raise ValueError(
-                f"`load_size`={self.load_size} is smaller than `image_size`={self.image_size}, which is cut out of it"
-            )
+            sizes = f"`load_size`={self.load_size} is smaller than `image_size`={self.image_size}"
+            raise ValueError(f"{sizes}, which is cut out of it")
 
     @property
     def cut(self) -> dict[str, int]:
@@ -78,11 +72,8 @@ class Images(MapStyleModality):
         super().check(model)
         trunk = getattr(model.encoder, "trunk", None)
         if self.augmentation != "none" and not getattr(trunk, "takes_frames", True):
-            raise ValueError(
-                f"`augmentation`={self.augmentation!r} puts a frame of the mean colour around patches, and "
-                f"{type(trunk).__name__} would count its edge as a gradient: set `augmentation` to none, or choose "
-                "another `encoder.trunk`"
-            )
+            what = f"`augmentation`={self.augmentation!r} frames patches, whose edges {type(trunk).__name__} reads"
+            raise ValueError(f"{what}: set `augmentation` to none")
         side = model.encoder.grid.side(self.image_size)
         self.check_reach(model, side, f"`image_size`={self.image_size} gives {side} rows of patches")
         self.warn_of_overlap(model, model.encoder.overlapping_rows, "rows", "pixels")

@@ -4,7 +4,7 @@ Labels and splits are in the table, not in the pack, and can change without a ne
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.table import FolderImages, ImageTable
 from cpc.data.store.atomic import json_text
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import refuse
 from cpc.data.store.packed import FORMAT, ChannelStatistics, PackedRows, check_skipped, pack_rows
 from cpc.data.store.shards import Shards, list_of, open_table
 
@@ -35,13 +35,8 @@ class PackedImages(PackedRows):
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
         """Return a copy of the images of these rows, of which none may have been skipped."""
         rows = np.asarray(rows, np.int64)
-        if self.skipped and (bad := [self.skipped[row] for row in rows.tolist() if row in self.skipped]):
-            raise ValueError(f"{len(bad)} of these images were skipped:\n{name_a_few(bad)}")
+        refuse("of these images were skipped", [self.skipped[row] for row in rows.tolist() if row in self.skipped])
         return self.elements[self._offsets[rows]]
-
-    def _open(self, index: Mapping[str, Any]) -> None:
-        super()._open(index)
-        self.image_size, _, self.num_channels = self.shape
 
 
 def pack_images(
@@ -79,10 +74,8 @@ def pack_images(
 def _open_sharded(shards: Shards, num_images: int, image_size: int, num_channels: int, skip_bad: bool) -> PackedImages:
     packed = PackedImages(shards.folder, shards)
     if packed.shape != (image_size, image_size, num_channels):
-        raise ValueError(
-            f"{shards.source} holds squares of {packed.image_size} pixels in {packed.num_channels} channels, but "
-            f"{image_size} pixels in {num_channels} are needed: set `load_size` to {packed.image_size}, or shard again"
-        )
+        found = f"{shards.source} holds squares of {packed.shape[0]} pixels in {packed.shape[2]} channels"
+        raise ValueError(f"{found}, but `load_size` {image_size} in {num_channels} channels is needed")
     check_skipped(packed, "image", skip_bad, num_images)
     return packed
 

@@ -131,8 +131,7 @@ class PatchAugmentation:
     def _kept(self, colour: Float[Tensor, " n"]) -> Bool[Tensor, "n C"]:
         """Return which channels a patch keeps; a single channel is always kept."""
         num_channels = len(self.fill)
-        # The number that decided to drop channels also selects the channel that is kept; after the decision it is still
-        # uniform.
+        # The number that decided to drop channels, then still uniform, also selects the channel that is kept.
         kept = (colour / _COLOUR_DROP_SHARE * num_channels).long()
         is_kept = torch.arange(num_channels) == rearrange(kept, "n -> n 1")
         return is_kept | rearrange((colour >= _COLOUR_DROP_SHARE) | (num_channels == 1), "n -> n 1")
@@ -175,28 +174,29 @@ def change_light(
     return changed
 
 
-def brightness(x: Tensor, amount: Tensor) -> Tensor:
-    """Blend towards black, or away from it."""
-    return _blend(x, torch.zeros_like(x), amount)
+def _blend_with(other: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the operation that blends patches towards another picture, or away from it."""
+    return lambda x, amount: torch.lerp(other(x).expand_as(x), x, 1 + _STRENGTH * amount).clamp(0, 1)
 
 
-def contrast(x: Tensor, amount: Tensor) -> Tensor:
-    """Blend towards the mean grey of the patch, or away from it."""
-    return _blend(x, reduce(_grey(x), "n 1 p q -> n 1 1 1", "mean"), amount)
-
-
-def colour(x: Tensor, amount: Tensor) -> Tensor:
-    """Blend towards grey, or away from it; a single channel is not changed."""
-    return _blend(x, _grey(x), amount)
-
-
-def sharpness(x: Tensor, amount: Tensor) -> Tensor:
-    """Blend towards a blur of 3 x 3 pixels, whose middle weighs five times as much, or away; borders stay."""
-    if x.shape[2] < 3:
-        return x
+def _blurred(x: Tensor) -> Tensor:
+    """Return a blur of 3 x 3 pixels, whose middle weighs five times as much; borders stay."""
     blurred = x.clone()
-    blurred[..., 1:-1, 1:-1] = (9 * F.avg_pool2d(x, 3, 1) + 4 * x[..., 1:-1, 1:-1]) / 13
-    return _blend(x, blurred, amount)
+    if x.shape[2] >= 3:
+        blurred[..., 1:-1, 1:-1] = (9 * F.avg_pool2d(x, 3, 1) + 4 * x[..., 1:-1, 1:-1]) / 13
+    return blurred
+
+
+def _grey(x: Float[Tensor, "n C P P"]) -> Float[Tensor, "n 1 P P"]:
+    if x.shape[1] != 3:
+        return reduce(x, "n c p q -> n 1 p q", "mean")
+    return reduce(x * rearrange(torch.tensor(_GREY), "c -> c 1 1"), "n c p q -> n 1 p q", "sum")
+
+
+brightness = _blend_with(torch.zeros_like)
+contrast = _blend_with(lambda x: reduce(_grey(x), "n 1 p q -> n 1 1 1", "mean"))
+colour = _blend_with(_grey)
+sharpness = _blend_with(_blurred)
 
 
 def posterise(x: Tensor, amount: Tensor) -> Tensor:
@@ -219,22 +219,4 @@ def stretch(x: Tensor, amount: Tensor) -> Tensor:
     return torch.where(is_flat, x, (x - low) / torch.where(is_flat, 1.0, high - low))
 
 
-def _blend(x: Tensor, other: Tensor, amount: Tensor) -> Tensor:
-    return torch.lerp(other.expand_as(x), x, 1 + _STRENGTH * amount).clamp(0, 1)
-
-
-def _grey(x: Float[Tensor, "n C P P"]) -> Float[Tensor, "n 1 P P"]:
-    if x.shape[1] != 3:
-        return reduce(x, "n c p q -> n 1 p q", "mean")
-    return reduce(x * rearrange(torch.tensor(_GREY), "c -> c 1 1"), "n c p q -> n 1 p q", "sum")
-
-
-OPERATIONS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
-    brightness,
-    contrast,
-    colour,
-    sharpness,
-    posterise,
-    solarise,
-    stretch,
-)
+OPERATIONS = (brightness, contrast, colour, sharpness, posterise, solarise, stretch)

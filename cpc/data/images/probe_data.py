@@ -68,9 +68,8 @@ class ImageFeatures(FeatureExtractor):
     def geometry(self, feature: str) -> dict[str, Any]:
         """Return the positions of patches in an image, and how the image is cut.
 
-        The image is scaled until its shorter side has `load_size` pixels, and its central square of `image_size` is
-        cut out. The patch in row i and column j begins at pixels `i * stride` and `j * stride` of this square, and has
-        `patch_size` pixels a side.
+        The image is scaled until its shorter side has `load_size` pixels. The patch in row i and column j begins at
+        pixels `i * stride` and `j * stride` of its central square of `image_size`, and has sides of `patch_size`.
         """
         geometry = super().geometry(feature)
         return geometry if self.model is None else geometry | self.model.encoder.geometry | self.corpus.options.cut
@@ -126,7 +125,7 @@ class ImageProbeData(ProbeData):
 
     @property
     def splits(self) -> Sequence[str]:  # noqa: D102
-        return self.corpus.table.splits
+        return self.corpus.splits
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
         """Return the class of each image."""
@@ -147,10 +146,9 @@ class ImageProbeData(ProbeData):
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
         """Return sequences, such as the overlapping crops of a photograph or the frames of a film."""
-        return "sequence", self.corpus.table.sequences
+        return "sequence", self.groups(task)
 
-    def groups(self, task: str) -> np.ndarray:
-        """Return sequences; see `clusters`."""
+    def groups(self, task: str) -> np.ndarray:  # noqa: D102
         return self.corpus.table.sequences
 
     def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
@@ -160,8 +158,8 @@ class ImageProbeData(ProbeData):
         """Initialise from the probed model's pixel statistics and from images of the training split."""
         trained = self.corpus.encoder
         model.encoder.set_statistics(trained.pixel_mean, trained.pixel_std)
-        data = replace(self.corpus.options, train_split=self.train_split, seed=seed)
-        model.initialise_from(data.initialisation_batch(self.corpus))
+        num = self.corpus.options.num_initialisation
+        model.initialise_from(self.corpus.initialisation_windows(self.train_split, num, seed))
 
     def trained(self, model: Any) -> list[nn.Module]:
         """Return only the encoder, because supervised training uses no context."""

@@ -3,6 +3,7 @@
 `describe` and `write_arrays` serve the scripts of public corpora (`datasets/NAME/prepare.py`).
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from cpc.data.images.pack import read_sharded_images
 from cpc.data.images.table import ImageTable, find_images, read_image_folder, tabulate
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import SPLIT_OF, SPLITS, describe_splits, draw_splits, say_contents, split_called
+from cpc.data.store.folders import file_version
 from cpc.data.store.shards import is_sharded
 
 DEFAULT_VALID_SHARE = 0.05
@@ -39,17 +41,14 @@ def read_image_source(
 
             - a folder of image files: `SPLIT/CLASS/**`, `CLASS/**` or images without folders (see `read_image_folder`);
             - an npz file, or a folder with train.npz, valid.npz, test.npz, unlabelled.npz or some of them (see
-              `read_image_arrays`). An array `sequence` marks images that belong together, such as overlapping crops.
-              Such images share a sequence id: they come in different batches, are held out together, and are
-              resampled together by intervals;
-            - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
+              `read_image_arrays`);
+            - `NAME:ROOT`, a data set of torchvision: cifar10, cifar100, imagenet, mnist, stl10 (see
               `read_torchvision`);
             - a folder that `cpc data shard` wrote, or its URL.
-        valid_share: if the source has no split `valid`, this share of another split becomes `valid`; 0: no images
-            become `valid`. A hash of seed and name decides, so adding images does not change the split of other images
-            (see `draw_splits`). Images of one sequence stay together.
-        valid_from: the split from which `valid` is drawn. Pass the split to train on: held-out images then are of the
-            same kind, and other splits keep all labels. None: `train`, or `unlabelled` if there is no `train`.
+        valid_share: share of another split that becomes `valid` if the source has none. A hash of seed and name
+            decides (see `draw_splits`). Images of one sequence stay together.
+        valid_from: the split from which `valid` is drawn, best the split to train on; None: `train`, or `unlabelled`
+            if there is no `train`.
         seed: seed of the hash.
         cache_dir: folder for the shards of a URL; None: `$XDG_CACHE_HOME/cpc/shards`.
         cache_gb: largest size of these shards on disk, in 1e9 bytes.
@@ -63,11 +62,8 @@ def read_image_source(
 
 def describe(table: ImageTable, published: dict[str, int] | None = None) -> str:
     """Return a table of each split's images and labelled images, with the `published` number if it differs."""
-    columns: dict[str, Callable[[np.ndarray], object]] = {
-        "images": np.sum,
-        "labelled": lambda is_here: (table.labels[is_here] >= 0).sum(),
-    }
-    lines = describe_splits(f"{len(table)} images in {table.origin.root}", table.splits, columns, published)
+    title = f"{len(table)} images in {table.origin.root}"
+    lines = describe_splits(title, table.splits, published, labelled=table.labels >= 0)
     return f"{lines}\n{len(table.classes)} classes: {', '.join(table.classes)}"
 
 
@@ -95,14 +91,12 @@ def _read(source: str | Path) -> ImageTable:
         return read_image_arrays([path], are_splits=False)
     match = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # at least two characters: `C:` is a drive
     if match is None:
-        raise ValueError(
-            f"there is no folder or npz file {path}; name data sets of torchvision as NAME:ROOT, such as stl10:{path}"
-        )
+        raise ValueError(f"there is no folder or npz file {path}; data sets of torchvision are named NAME:ROOT")
     return read_torchvision(match[1], Path(match[2]).expanduser())
 
 
 def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, seed: int) -> list[str]:
-    """Return the splits after drawing a share of one split as `valid`. A source of only test images is not changed."""
+    """Return the splits after drawing a share of one split as `valid`; a source of only test images is not changed."""
     drawn_from = valid_from or ("train" if "train" in table.splits else "unlabelled")
     rows = np.flatnonzero([split == drawn_from for split in table.splits])
     _, first, sequence = np.unique(table.sequences[rows], return_index=True, return_inverse=True)
@@ -118,9 +112,8 @@ def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, s
 def read_torchvision(name: str, root: Path) -> ImageTable:
     """Read the table of one of torchvision's data sets, without downloading it.
 
-    torchvision reads CIFAR and MNIST, and checks CIFAR's checksums. STL-10 (2.9 GB) is mapped into memory, and only the
-    sizes of its files are checked. ImageNet's published validation part, on which papers report results, is split
-    `test`, so that `valid` can be drawn from `train`. The classes of ImageNet are WordNet ids.
+    STL-10 (2.9 GB) is mapped into memory; torchvision reads CIFAR and MNIST. ImageNet's published validation part, on
+    which papers report results, is split `test`; its classes are WordNet ids.
 
     `root` is torchvision's: the folder that holds `cifar-10-batches-py`, `cifar-100-python`, `train` and `val`,
     `MNIST/raw`, or `stl10_binary`. If it is incomplete, a ValueError says how to get the data set.
@@ -152,9 +145,8 @@ def _open(dataset: str, split: str, root: Path) -> Any:
     except PermissionError:
         raise
     except (RuntimeError, ValueError, AssertionError, EOFError, OSError) as error:
-        raise ValueError(
-            f"{root} holds no complete {dataset}: remove its files, and get it with {_download(dataset, root)}"
-        ) from error
+        how = f"remove its files, and get it with {_download(dataset, root)}"
+        raise ValueError(f"{root} holds no complete {dataset}: {how}") from error
 
 
 def _load(dataset: str, split: str, root: Path) -> Images:
@@ -163,8 +155,7 @@ def _load(dataset: str, split: str, root: Path) -> Images:
 
 def _version(folder: Path) -> tuple[int, ...]:
     """Return sizes and times of a data set's files."""
-    statuses = [path.stat() for path in sorted(folder.iterdir())]
-    return tuple(value for status in statuses for value in (status.st_size, status.st_mtime_ns))
+    return tuple(number for path in sorted(folder.iterdir()) for number in file_version(path))
 
 
 def _read_stl10(root: Path) -> ImageTable:
@@ -176,18 +167,15 @@ def _read_stl10(root: Path) -> ImageTable:
     classes = (folder / "class_names.txt").read_text(encoding="utf-8").split()
     arrays = []
     for name in ("train", "test", "unlabeled"):
-        images, labels_file = folder / f"{name}_X.bin", folder / f"{name}_y.bin"
-        num_images, rest = divmod(images.stat().st_size, int(np.prod(_STL10_SHAPE)))
-        if rest or not num_images:
-            raise ValueError(f"{images} is truncated: remove it, and {how}")
+        images = folder / f"{name}_X.bin"
+        num_images, rest = divmod(images.stat().st_size, math.prod(_STL10_SHAPE))
         labels = np.full(num_images, -1)
         if name != "unlabeled":
-            labels = np.fromfile(labels_file, np.uint8).astype(np.int64) - 1  # the file has labels from 1 to 10
-            if len(labels) != num_images or labels.min() < 0 or labels.max() >= len(classes):
-                raise ValueError(
-                    f"{labels_file}: holds {len(labels)} labels, but must hold a label from 1 to {len(classes)} for "
-                    f"each of {num_images} images; {how}"
-                )
+            labels = np.fromfile(folder / f"{name}_y.bin", np.uint8).astype(np.int64) - 1  # the file counts from 1
+        codes = labels if name != "unlabeled" else labels + 1
+        is_fit = len(labels) == num_images and set(codes.tolist()) <= set(range(len(classes)))
+        if rest or not num_images or not is_fit:
+            raise ValueError(f"{images} or its labels are truncated or damaged: remove them, and {how}")
         split, load, version = SPLIT_OF[name], partial(_map_stl10, images), partial(_version, folder)
         arrays.append(ImageArray(split, [split] * num_images, labels, load, version, classes))
     return tabulate_arrays(root, arrays)
@@ -199,11 +187,7 @@ def _map_stl10(path: Path) -> Images:
 
 
 def _read_imagenet(root: Path) -> ImageTable:
-    how = (
-        "put ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar (image-net.org, after "
-        'registration) there, and unpack them with python -c "from torchvision.datasets import ImageNet; '
-        f"[ImageNet({str(root)!r}, split) for split in ('train', 'val')]\""
-    )
+    how = "torchvision.datasets.ImageNet unpacks its tars into train/CLASS and val/CLASS (datasets/imagenet/card.md)"
     absent = [folder for folder in ("train", "val") if not (root / folder).is_dir()]
     if absent:
         raise ValueError(f"{root} holds no folder {', no '.join(absent)} of ImageNet; {how}")

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import SPLIT_OF, SPLITS, rows_of_split, split_called, splits_of_folders
-from cpc.data.store.folders import find_files, name_a_few, refuse, refuse_doubles
+from cpc.data.store.folders import file_version, find_files, refuse, refuse_doubles
 from cpc.data.store.shards import Shards
 from cpc.data.store.untrusted import reading
 
@@ -45,12 +45,8 @@ class FolderImages:
                 yield image
 
     def version(self, name: str) -> tuple[int, ...]:
-        """Return numbers that change with the file: size in bytes, time in nanoseconds; -1 if it is missing."""
-        try:
-            status = (self.root / name).stat()
-        except OSError:
-            return -1, -1
-        return status.st_size, status.st_mtime_ns
+        """Return numbers that change with the file."""
+        return file_version(self.root / name)
 
     def loaded(self) -> AbstractContextManager[None]:
         """Return a context in which several threads may call `open`."""
@@ -86,9 +82,8 @@ class ImageTable:
             raise ValueError(f"{root}: the columns of a table must have the same length; found {lengths}")
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
         refuse(f"names in {root} occur more than once in the table", repeated)
-        if strange := sorted(set(self.splits) - set(SPLITS)):
-            names = ", ".join(map(repr, strange[:5]))
-            raise ValueError(f"{root}: the split {names} is not one of {', '.join(SPLITS)}")
+        strange = sorted(set(self.splits) - set(SPLITS))
+        refuse(f"splits of {root} are none of {', '.join(SPLITS)}", map(repr, strange))
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
         problem = f"of {len(self)} labels in {root} are neither the index of one of {len(self.classes)} classes nor -1"
         refuse(problem, [f"{self.names[row]}: {self.labels[row]}" for row in wrong.tolist()])
@@ -154,10 +149,8 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
     others = [top for top in tops if not split_of_top and top not in named]
     # A folder `train` beside other folders may be a class of railway trains.
     if others and [top.lower() for top in named] not in ([], ["train"]):
-        raise ValueError(
-            f"{root} holds the splits {', '.join(named)} beside {len(others)} other folders:\n{name_a_few(others)}\n"
-            f"move these away, or all classes into one of the splits ({', '.join(SPLIT_OF)})"
-        )
+        problem = f"other folders of {root} lie beside the splits {', '.join(named)}"
+        refuse(problem, others, f"move these away, or all classes into one of the splits ({', '.join(SPLIT_OF)})")
     if others or not tops:
         splits = ["train" if tops else "unlabelled"] * len(names)
         class_names = [folder[0] if tops else "" for folder in folders]

@@ -171,12 +171,10 @@ class RecordingCorpus(MapStyleCorpus):
         """Return the batch size of all ranks, at most one pass: a repeated window would be its own negative."""
         if not self.caps_held_out:
             return super().held_out_batch_size(windows, batch_size, world_size)
-        num_slots = int(windows.draws["num_slots"].sum())
-        if num_slots < world_size:
-            raise ValueError(
-                f"split {windows.split!r} has {num_slots} windows for {world_size} processes: hold more out"
-            )
-        return min(world_size * batch_size, num_slots)
+        num = int(windows.draws["num_slots"].sum())
+        if num < world_size:
+            raise ValueError(f"split {windows.split!r} has {num} windows for {world_size} processes: hold more out")
+        return min(world_size * batch_size, num)
 
     def statistics(self, split: str | None) -> tuple[Any, ...]:
         """Return mean and deviation of the samples of a split (None: of all), and of channels also the floor."""
@@ -191,7 +189,7 @@ class RecordingCorpus(MapStyleCorpus):
         return self._statistics[split]
 
     def initialisation_windows(self, split: str | None, num_windows: int, seed: int) -> Float[Tensor, "B S ..."]:
-        """Return windows of a split without padding, for the data-dependent initialisation."""
+        """Return windows of a split without padding, and not augmented."""
         corpus = self.predicting([0] if self.has_missing else ())
         corpus.window_samples = unpadded_samples(self.samples.num_samples[self.rows(split)], self.window_samples)
         return corpus.windows(split).initialisation(num_windows, seed)

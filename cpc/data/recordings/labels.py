@@ -76,8 +76,7 @@ class RecordingLabels:
             np.array([np.ptp(each, axis=1).sum() for each in times]),
             num_samples[rows] / self._rates[rows],
             noun="recording",
-            advice="times are seconds from the first sample of a recording: correct them, or remove labels of other "
-            "recordings",
+            advice="times are seconds from the first sample of a recording",
             rate_error=RATE_ROUNDING,
         )
         self.is_checked = True
@@ -138,11 +137,9 @@ def _runs_of_segments(segments: Sequence[Segment], sample_rate_hz: float, classe
     return edges, codes
 
 
-# Labels may end up to this time after their recording, because of an aligner's frames or a codec's padding. (In 80
-# files of TIMIT none does.) If they end later, they are probably shifted, or in another unit.
+# Labels may end up to this time after their recording, because of an aligner's frames or a codec's padding.
 MOST_SECONDS_AFTER_END = 0.05
-# Labels at half the rate, or in another unit, end in the first half of the recording. Unlabelled silence at the end of
-# a file rarely lasts that long.
+# Labels at half the rate, or in another unit, end in the first half of the recording.
 LEAST_SHARE_LABELLED = 0.55
 _LEAST_COVERED = 2 / 3  # of the time up to the last label, by words without pauses; sparse marks may end anywhere
 
@@ -160,24 +157,18 @@ def check_label_ends(
 ) -> None:
     """Raise an error if labels end after their recordings. Times are seconds; `ends` is 0 without labels.
 
-    Warns:
-        UserWarning: if labels cover two thirds of the time up to the last one, but end before 55 % of the recording
-            (medians of the labelled recordings).
+    Warn if labels cover two thirds of the time up to the last one, but end before 55 % of the recording (medians).
     """
     late = np.flatnonzero(ends > lengths * (1 + rate_error) + MOST_SECONDS_AFTER_END).tolist()
     if late:
         lines = [f"{names[row]}: labels until {ends[row]:g} s, {noun} until {lengths[row]:g} s" for row in late]
-        raise ValueError(
-            f"{source}: {len(late)} of {len(names)} labelled files have labels that end after the {noun}:\n"
-            f"{name_a_few(lines)}\n{advice}"
-        )
+        what = f"{len(late)} of {len(names)} labelled files have labels that end after the {noun}"
+        raise ValueError(f"{source}: {what}:\n{name_a_few(lines)}\n{advice}")
     is_labelled = (ends > 0) & np.isfinite(lengths)
     ends, covered, lengths = ends[is_labelled], covered[is_labelled], lengths[is_labelled]
     if not len(ends) or np.median(covered / ends) < _LEAST_COVERED:
         return
     if (share := float(np.median(ends / lengths))) < LEAST_SHARE_LABELLED:
-        warnings.warn(
-            f"{source}: the last label of a file ends at {share:.2g} of its {noun} (median of {len(ends)} files): "
-            f"if whole files are labelled, the times are in another unit; {advice}",
-            stacklevel=4,
-        )
+        what = f"the last label of a file ends at {share:.2g} of its {noun} (median of {len(ends)} files)"
+        meaning = f"if whole files are labelled, the times are in another unit; {advice}"
+        warnings.warn(f"{source}: {what}: {meaning}", stacklevel=4)

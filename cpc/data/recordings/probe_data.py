@@ -1,6 +1,5 @@
 """Probe data of recordings: what audio and signals share. T frames."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 
 from cpc.data.batch import Batch
 from cpc.data.probe_data import LabelsOf, ProbeData
-from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, WindowDataset
 from cpc.data.store.fingerprints import Content
 from cpc.data.streams.stream import UniformBatches
@@ -27,16 +25,10 @@ class RecordingProbeData(ProbeData):
     # At equal cost many short windows are far better than few long windows, because each gradient sees more speakers.
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
 
-    def __init__(self, corpus: RecordingCorpus | None, **where: Any) -> None:
+    def __init__(self, corpus: Any, **where: Any) -> None:
         super().__init__(**where)
-        self._corpus = corpus
+        self.corpus = corpus  # None if only files outside it are read
         self.recording = np.arange(0 if corpus is None else len(corpus.table.names))
-
-    @property
-    def corpus(self) -> RecordingCorpus:
-        """The corpus; every method but `file_features` needs one."""
-        assert self._corpus is not None
-        return self._corpus
 
     def prepare(self) -> None:  # noqa: D102
         self.corpus.prepare()
@@ -97,4 +89,4 @@ class RecordingProbeData(ProbeData):
             has_missing=self.corpus.has_missing,
         )
         stream = UniformBatches(**dataset.draws, batch_size=protocol.batch_size, seed=protocol.seed)
-        return (dataset.__getitems__(stream.batch(step)) for step in itertools.count())
+        return (dataset.__getitems__(indices) for indices in stream)

@@ -6,7 +6,7 @@ B windows of S samples and T latents, t samples, C channels.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -216,35 +216,20 @@ NUM_CHANGES = 2**20  # number of augmentation keys; with at most 2^40 samples in
 FrameLabels = Callable[[int, int, int], np.ndarray]
 
 
-@runtime_checkable
-class Samples(Protocol):
-    """The source of windows: `PackedRecordings`, arrays in memory, or your own class.
-
-    A class whose samples have channels also has a `shape`, `(C,)`, and one whose windows are not padded by NaN, or by
-    zero without channels, has a `padding`, a number of numpy whose type is that of the samples.
-    """
-
-    @property
-    def num_samples(self) -> np.ndarray:
-        """`[n]` int64, length of each recording; 0 for a recording that must not be read."""
-        ...
-
-    def read(self, row: int, start: int, num_samples: int) -> np.ndarray:
-        """Return `num_samples` float32 samples from `start` on, `[t]` or `[t, C]`; fewer only at the end."""
-        ...
-
-
 @dataclass(eq=False)
 class WindowDataset(Dataset[Batch]):
     """Windows of `window_samples` samples, each from one recording.
 
     An index is a pair (recording, number of its start) of a batch stream. If the recording ends before the window does,
-    `num_valid` counts its samples, and the rest is zeros, or NaN for samples with channels, since encoders of signals
-    standardise NaN to zero. If samples of all channels are missing, `Batch.is_known` marks the others.
+    `num_valid` counts its samples, and the rest is padding. If samples of all channels are missing, `Batch.is_known`
+    marks the others.
 
     Args:
+        samples: `PackedRecordings`, arrays in memory, or an object of your own with `num_samples`, `[n]` int64, 0 for a
+            recording that must not be read; and `read(row, start, num_samples)`, which returns samples `[t]` or
+            `[t, C]`, fewer only at the end. Samples with channels have a `shape`, `(C,)`. `padding`, a number of numpy
+            of the type of the samples, replaces NaN (zero without channels) after their end.
         rows: `[n]` the recordings that windows are cut from; None: all.
-        sequence_ids: `[n]` id of each recording's sequence; None: its row.
         group_ids: `[n]` speaker or subject of each recording, or -1 if unknown; None: all unknown.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
         starts: the samples at which windows begin; None: all from which a whole window follows, or 0.
@@ -253,16 +238,11 @@ class WindowDataset(Dataset[Batch]):
         noun: noun for the recordings, by which a resumed run compares their lengths.
         size_name: name of `window_samples` for a resumed run.
         made_from: further properties of the data, by name, that a resumed run checks.
-
-    Example:
-        batches = UniformBatches(**dataset.draws, batch_size=8, ...)
-        DataLoader(dataset, batch_sampler=batches, collate_fn=lambda whole: whole)
     """
 
-    samples: Samples
+    samples: Any
     window_samples: int
     rows: np.ndarray = None  # type: ignore[assignment]  # filled in below
-    sequence_ids: np.ndarray = None  # type: ignore[assignment]
     group_ids: np.ndarray = None  # type: ignore[assignment]
     labels: FrameLabels | None = None
     num_latents: int = 0
@@ -276,16 +256,14 @@ class WindowDataset(Dataset[Batch]):
     made_from: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.window_samples < 1:
-            raise ValueError(f"window_samples={self.window_samples} must be at least 1")
-        if self.labels is not None and self.num_latents < 1:
-            raise ValueError(f"num_latents={self.num_latents}, but labels are given: it is that of a window")
+        if self.window_samples < 1 or (self.labels is not None and self.num_latents < 1):
+            found = f"window_samples={self.window_samples} and num_latents={self.num_latents}"
+            raise ValueError(f"{found} must be at least 1; num_latents only if there are labels")
         self.rows = np.arange(len(self.samples.num_samples)) if self.rows is None else self.rows
-        for name, default in (("sequence_ids", self.rows), ("group_ids", np.full(len(self.rows), -1))):
-            ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)
-            if len(ids) != len(self.rows):
-                raise ValueError(f"{name} has {len(ids)} entries for {len(self.rows)} recordings; give one for each")
-            setattr(self, name, ids)
+        self.sequence_ids = self.rows
+        self.group_ids = np.full(len(self.rows), -1) if self.group_ids is None else np.asarray(self.group_ids, np.int64)
+        if len(self.group_ids) != len(self.rows):
+            raise ValueError(f"group_ids has {len(self.group_ids)} entries for {len(self.rows)} recordings")
         self.lengths = np.asarray(self.samples.num_samples, np.int64)[self.rows]
         self.shape: tuple[int, ...] = getattr(self.samples, "shape", ())
         self.starts = Starts(self.all_starts) if self.starts is None else self.starts
@@ -365,11 +343,3 @@ class WindowDataset(Dataset[Batch]):
 def unpadded_samples(lengths: Int[np.ndarray, " n"], window_samples: int) -> int:
     """Return the length of windows for the initialisation, so short that at least half of the recordings fill one."""
     return min(window_samples, int(np.median(lengths[lengths > 0]))) if lengths.any() else window_samples
-
-
-def initialisation_windows(
-    samples: Samples, window_samples: int, num_windows: int, seed: int
-) -> Float[Tensor, "B S ..."]:
-    """Return windows without padding for the initialisation, at most as long as the median recording."""
-    window_samples = unpadded_samples(np.asarray(samples.num_samples), window_samples)
-    return WindowDataset(samples, window_samples).initialisation(num_windows, seed)

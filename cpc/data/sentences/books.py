@@ -17,20 +17,8 @@ class Books:
     """The `*.txt` files below a folder, at any depth. Each file is a book.
 
     A word in the path of a book names its split (`train/emma.txt`, `valid.txt`; `validation` and `dev` mean `valid`).
-    If no path names a split, whole books are held out by a hash of their names.
-
-    Args:
-        source: the folder.
-        valid_share: expected share of the books in `valid`.
-        test_share: expected share of the books in `test`.
-        encoding: encoding of the files, `UTF-8`, `latin-1` or `windows-1252`.
-        skip_bad: leave out books that are not in this encoding or have fewer than two sentences, and warn how many.
-
-    Attributes:
-        names: sorted names of the books, without skipped books.
-        splits: split of each book.
-
-    A source that is no folder, or has books that cannot be used, is a ValueError.
+    If no path names a split, whole books are held out by a hash of their names, in these expected shares. Books that
+    are not in this encoding, or have fewer than two sentences, are a ValueError; with `skip_bad` they are left out.
     """
 
     def __init__(

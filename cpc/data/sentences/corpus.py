@@ -33,9 +33,7 @@ class Passages:
     Attributes:
         tokens: tokens of all sentences, one sentence after the other.
         ends: `[num_sentences + 1]` end of each sentence in `tokens`, with a leading 0.
-        first: `[n]` first sentence of each passage.
-        num_sentences: `[n]` number of sentences of each passage.
-        book: `[n]` book of each passage.
+        first, num_sentences, book: `[n]` first sentence of each passage, their number, and the book.
         max_tokens: largest number of tokens of a sentence.
     """
 
@@ -66,13 +64,6 @@ class Passages:
             tokens = self.tokens[self.ends[sentence] : self.ends[sentence + 1]]
             out[: len(tokens)] = tokens
         return sentences
-
-    def digest(self, rows: Int[np.ndarray, " n"]) -> str:
-        """Return a hash of the tokens of these passages and of the ends of their sentences."""
-        sha256 = hashlib.sha256()
-        for text in self.texts(rows):
-            sha256.update(text)
-        return sha256.hexdigest()[:16]
 
     def texts(self, rows: Int[np.ndarray, " n"]) -> Iterator[bytes]:
         """Yield, for each of these passages, the ends of its sentences and its tokens as bytes."""
@@ -124,9 +115,7 @@ _INDEX = "index.json"
 class SentenceCorpus(MapStyleCorpus):
     """The books of a source, encoded by a vocabulary. Books are read on first use, since probes do not need them.
 
-    A passage is a run of consecutive sentences of a book. Like a file of audio, it is a sequence: its windows share a
-    sequence id. A book takes the role of a speaker: same-speaker strategies compare sentences of one book.
-
+    A passage of a book, like a file of audio, is a sequence. A book takes the role of a speaker.
     """
 
     nouns = ("speaker", "passage")  # messages use the words of the options
@@ -166,7 +155,9 @@ class SentenceCorpus(MapStyleCorpus):
         has_split = [split in (None, book_split) for book_split in self.books.splits]
         passages, num_sentences = self.passages, self.options.window_sentences
         rows = np.flatnonzero(np.array(has_split)[passages.book])
-        starts = digest(passages.ends[passages.first[rows]])
+        starts, sha256 = digest(passages.ends[passages.first[rows]]), hashlib.sha256()
+        for text in passages.texts(rows):
+            sha256.update(text)
         return SentenceWindows(
             passages,
             num_sentences,
@@ -176,7 +167,7 @@ class SentenceCorpus(MapStyleCorpus):
             split=split,
             noun="passages",
             size_name="window_sentences",
-            made_from={"passages": starts, "content of passages": passages.digest(rows)},
+            made_from={"passages": starts, "content of passages": sha256.hexdigest()[:16]},
         )
 
     def content(self, rows: np.ndarray) -> Content:  # noqa: D102

@@ -60,15 +60,12 @@ class LabelledSentences:
 
 
 def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledSentences:
-    """Read a file, or all files in a folder, in which every line is a label, a tab or space, and a sentence.
+    """Read a file, or the `*.all`, `*.tsv` and `*.txt` files of a folder, of lines of a label, a tab or space, a text.
 
-    A line with only a label is an empty sentence with this label; MPQA has three such lines.
-
-    Files whose names differ only in the word of the split form one set: `TREC.train.all` and `TREC.test.all` are TREC
-    with its official split. A file without such a word has the split `all`, for cross-validation.
-
-    Of a folder, the `*.all`, `*.tsv` and `*.txt` files are read. A file that is no such table, or has nearly as many
-    different labels as lines, is a ValueError.
+    A line with only a label is an empty sentence. Files whose names differ only in the word of the split form one set:
+    `TREC.train.all` and `TREC.test.all` are TREC with its official split. A file without such a word has the split
+    `all`, for cross-validation. A file that is no such table, or has nearly as many different labels as lines, is a
+    ValueError.
     """
     path = Path(source)
     if not path.exists():
@@ -85,10 +82,8 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
         lines = list(_labels_and_sentences(file, normal_form(read_text(file, encoding))))
         num_labels = len({label for label, _ in lines})
         if not lines or num_labels > max(2, min(MOST_LABELS, len(lines) // 2)):
-            raise ValueError(
-                f"{file} has {len(lines)} lines with {num_labels} different labels: a line must be a label, a tab or "
-                "space, and a sentence, and labels must repeat"
-            )
+            legal = "a line must be a label, a tab or space, and a sentence, and labels must repeat"
+            raise ValueError(f"{file} has {len(lines)} lines with {num_labels} different labels: {legal}")
         examples += [(name, split, label, sentence) for label, sentence in lines]
     examples.sort(key=lambda example: example[0])  # a stable sort keeps the order within a file
     sets, splits, labels, sentences = zip(*examples, strict=True)

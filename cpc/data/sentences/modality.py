@@ -61,10 +61,8 @@ class Sentences(MapStyleModality):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.passage_sentences < self.window_sentences:
-            raise ValueError(
-                f"`passage_sentences`={self.passage_sentences} is less than `window_sentences`="
-                f"{self.window_sentences}, but a window must lie in one passage"
-            )
+            least = f"`window_sentences`={self.window_sentences}, but a window must lie in one passage"
+            raise ValueError(f"`passage_sentences`={self.passage_sentences} is less than {least}")
 
     @property
     def cache(self) -> Path:

@@ -12,6 +12,7 @@ from cpc.data.images.arrays import array_header, load_array, open_npz
 from cpc.data.recordings.labels import RecordingLabels, encode_names, labels_of_recordings, runs_of_samples, sort_names
 from cpc.data.signals.listing import GROUP_NAMES, Listing
 from cpc.data.store.contents import split_called
+from cpc.data.store.folders import file_version
 from cpc.data.store.untrusted import reading
 
 BLOCK_SAMPLES = 1 << 16
@@ -32,13 +33,12 @@ def list_npy(path: Path) -> Listing:
     array = open_npy(path)
     num, num_samples, num_channels = _recordings_shape(path, "the array", array.shape, array.dtype)
     spans = np.tile([0, num_samples], (num, 1))
-    status = path.stat()
     return Listing(
         names=[path.name] if array.ndim < 3 else _names(num),
         channels=[str(channel) for channel in range(num_channels)],
         num_samples=[num_samples] * num,
         read_blocks=partial(_read_npy, path, spans),
-        version=[status.st_size, status.st_mtime_ns],
+        version=file_version(path),
         layout_problem=transposed(path, num_samples, num_channels),
     )
 
@@ -57,9 +57,7 @@ def list_npz(path: Path) -> Listing:
         members = [member.removesuffix(".npy") for member in archive.namelist()]
         named = [name for name in SIGNAL_NAMES if name in members] or (members if len(members) == 1 else [])
         if not named:
-            raise ValueError(
-                f"{path}: has no array 'x', only {', '.join(sorted(members)) or 'nothing'}; rename the signals to x"
-            )
+            raise ValueError(f"{path}: has no array 'x', only {', '.join(sorted(members)) or 'nothing'}")
         signals = named[0]
         shape, dtype = array_header(archive, signals)
         version = sorted((member.filename, member.file_size, member.CRC) for member in archive.infolist())
@@ -94,10 +92,8 @@ def transposed(
     """Return a message if a recording has more channels than samples; "" if it does not."""
     if num_channels <= num_samples:
         return ""
-    return (
-        f"{file}: {num_channels} channels of {num_samples} samples each look transposed; time comes first, [T, C] or "
-        f"[n, T, C]: transpose it; if the layout is right, {option}"
-    )
+    found = f"{num_channels} channels of {num_samples} samples each look transposed"
+    return f"{file}: {found}; time comes first, [T, C] or [n, T, C]; if the layout is right, {option}"
 
 
 def read_array(spans: np.ndarray, array: np.ndarray, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
@@ -138,11 +134,9 @@ def _names(num: int) -> list[str]:
 def _recordings_shape(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, int, int]:
     """Return n, T and C of an array without lengths."""
     if dtype.kind not in "iuf" or not 1 <= len(shape) <= 3 or 0 in shape:
-        raise ValueError(
-            f"{path}: {name} is {dtype} {list(shape)}, but must be real numbers [T, C] or [n, T, C], none of them 0"
-        )
-    num, num_samples, num_channels = (1, *shape, 1) if len(shape) == 1 else (1, *shape)[-3:]
-    return num, num_samples, num_channels
+        legal = "real numbers [T, C] or [n, T, C], none of them 0"
+        raise ValueError(f"{path}: {name} is {dtype} {list(shape)}, but must be {legal}")
+    return (1, *shape, 1) if len(shape) == 1 else (1, *shape)[-3:]  # type: ignore[return-value]
 
 
 def _spans(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype, length: np.ndarray | None) -> np.ndarray:
@@ -172,9 +166,8 @@ def _spans(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype, lengt
 def _column(path: Path, name: str, array: np.ndarray, num: int) -> list[str]:
     """Return an array of strings or whole numbers as strings."""
     if array.dtype.kind not in "USiu" or array.shape != (num,):
-        raise ValueError(
-            f"{path}: {name} is {array.dtype} {list(array.shape)}, but must be strings or whole numbers [{num}]"
-        )
+        found = f"{name} is {array.dtype} {list(array.shape)}"
+        raise ValueError(f"{path}: {found}, but must be strings or whole numbers [{num}]")
     values = array.tolist()
     return [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values]
 
@@ -205,11 +198,8 @@ def _labels(
         else:
             ignored.append(f"{name} ({array.dtype} {list(array.shape)})")
     if ignored:
-        warnings.warn(
-            f"{path}: ignored the arrays {', '.join(ignored)}; labels are strings or whole numbers, one per "
-            f"recording [{len(spans)}] or one per sample",
-            stacklevel=2,
-        )
+        legal = f"strings or whole numbers, one per recording [{len(spans)}] or one per sample"
+        warnings.warn(f"{path}: ignored the arrays {', '.join(ignored)}; labels are {legal}", stacklevel=2)
     return labels
 
 
@@ -234,8 +224,6 @@ def _sample_labels(path: Path, name: str, parts: list[np.ndarray], classes: np.n
 def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str]:
     names = _column(path, "classes", classes, classes.size)
     if int(codes.max()) >= len(names) or len(set(names)) < len(names):
-        raise ValueError(
-            f"{path}: labels go up to {codes.max()}, classes are {', '.join(names)}; classes must name each of "
-            "the labels 0, 1, ... once"
-        )
+        found = f"labels go up to {codes.max()}, classes are {', '.join(names)}"
+        raise ValueError(f"{path}: {found}; classes must name each of the labels 0, 1, ... once")
     return names

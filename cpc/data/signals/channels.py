@@ -17,10 +17,8 @@ def common_rate(rates: Sequence[float | None], names: Sequence[str], source: obj
     known = [(rate, name) for rate, name in zip(rates, names, strict=True) if rate is not None]
     for rate, name in known[1:]:
         if abs(rate / known[0][0] - 1) > RATE_TOLERANCE:
-            raise ValueError(
-                f"{source}: {known[0][1]} has {known[0][0]:g} Hz, {name} {rate:g} Hz; the recordings of a source must "
-                "have one rate: resample one of them, or read them as two sources"
-            )
+            two = f"{known[0][1]} has {known[0][0]:g} Hz, {name} {rate:g} Hz"
+            raise ValueError(f"{source}: {two}; the recordings of a source must have one rate")
     return known[0][0] if known else None
 
 
@@ -38,10 +36,8 @@ def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], sou
     """Return the channels of all files; raise a ValueError that names two files of other channels, in any order."""
     for other, name in zip(channels[1:], names[1:], strict=True):
         if sorted(other) != sorted(channels[0]):
-            raise ValueError(
-                f"{source}: {names[0]} has the channels {', '.join(channels[0])}; {name} has {', '.join(other)}; "
-                "set `channels` to channels that all files have"
-            )
+            two = f"{names[0]} has the channels {', '.join(channels[0])}; {name} has {', '.join(other)}"
+            raise ValueError(f"{source}: {two}; set `channels` to channels that all files have")
     return list(channels[0])
 
 
@@ -54,18 +50,13 @@ def choose_channels(
     An integer is a channel number. Numbers start at 0.
     """
     if chosen is None:
-        twice = sorted({name for name in available if list(available).count(name) > 1})
-        if twice:
-            raise ValueError(
-                f"{source} has several channels named {', '.join(twice)}: set `channels` to the numbers of channels"
-            )
+        if twice := sorted({name for name in available if list(available).count(name) > 1}):
+            raise ValueError(f"{source} has several channels named {', '.join(twice)}: set `channels` to numbers")
         return list(available), list(range(len(available)))
     columns = [_column(channel, available, source) for channel in chosen]
     if not columns or len(set(columns)) < len(columns):
-        raise ValueError(
-            f"`channels` are {', '.join(map(str, chosen)) or 'empty'}, but must name at least one channel, each once; "
-            f"{source} has {', '.join(available)}"
-        )
+        found = f"`channels` are {', '.join(map(str, chosen)) or 'empty'}, but must name channels, each once"
+        raise ValueError(f"{found}; {source} has {', '.join(available)}")
     return [available[column] for column in columns], columns
 
 
@@ -86,10 +77,8 @@ def choose_model_channels(
     places = range(len(names)) if nameless else [find_channel(name, names) for name in wanted]
     if -1 in places or ((nameless or chosen is not None) and len(names) != len(wanted)):
         has = "has the channels" if chosen is None else "has, by `channels`, the channels"
-        raise ValueError(
-            f"{source} {has} {', '.join(names)}, but the model reads {', '.join(wanted)}, by these names: rename the "
-            "channels of the source, or the model's (`channel_names` of the encoder, in its config.json)"
-        )
+        found = f"{source} {has} {', '.join(names)}, but the model reads {', '.join(wanted)}, by these names"
+        raise ValueError(f"{found}: rename those of the source, or `channel_names` in the model's config.json")
     return names if nameless else list(wanted), [list(available).index(names[place]) for place in places]
 
 
@@ -113,10 +102,8 @@ def _column(channel: str | int, available: Sequence[str], source: object) -> int
     number = int(channel) if isinstance(channel, int) or channel.isdecimal() else -1
     if 0 <= number < len(available):
         return number
-    raise ValueError(
-        f"{source} has no channel {channel!r}, only {', '.join(available)}: name one of these, or its number from 0 to "
-        f"{len(available) - 1}"
-    )
+    legal = f"{', '.join(available)}, or the numbers from 0 to {len(available) - 1}"
+    raise ValueError(f"{source} has no channel {channel!r}, only {legal}")
 
 
 _EXPONENTS = {"": 0, "p": -12, "n": -9, "u": -6, "m": -3, "c": -2, "k": 3, "M": 6, "G": 9}  # of SI prefixes
@@ -169,9 +156,8 @@ def convert_units(
 ) -> tuple[list[str], Float64[np.ndarray, "n C"] | None, str]:
     """Return the unit of each channel, the factors that convert every recording to it, and a line about them."""
     if wanted is not None and len(wanted) != len(channels):
-        raise ValueError(
-            f"{source} has the channels {', '.join(channels)}, but the model reads {len(wanted)}: set `channels`"
-        )
+        found = f"{source} has the channels {', '.join(channels)}"
+        raise ValueError(f"{found}, but the model reads {len(wanted)}: set `channels`")
     firsts = [next((row for row, each in enumerate(units) if each[column]), None) for column in range(len(channels))]
     own = ["" if row is None else units[row][column] for column, row in enumerate(firsts)]
     targets = own if wanted is None else [given or unit for given, unit in zip(wanted, own, strict=True)]
@@ -183,10 +169,8 @@ def convert_units(
             except ValueError as error:
                 first = firsts[column]
                 other = "the model reads" if target != own[column] or first is None else f"{names[first]} has"
-                raise ValueError(
-                    f"{source}: {names[row]} has the channel {channels[column]} in {unit}, but {other} it in {target}, "
-                    f"and {error}: correct the header, or leave the file or the channel out"
-                ) from None
+                found = f"{names[row]} has the channel {channels[column]} in {unit}"
+                raise ValueError(f"{source}: {found}, but {other} it in {target}, and {error}") from None
             if factors[row, column] != 1:
                 converted[f"{channels[column]} from {unit} to {target}"] += 1
     if not converted:

@@ -23,7 +23,7 @@ class SignalFeatures(RecordingFeatures):
         self.data, self._encoder = probe_data, model.encoder
         kinds: Any = "".join(sorted({name[0] for name in features}, reverse=True))
         times = Features(kinds, model, device=probe_data.device, precision=probe_data.precision)
-        samples = None if probe_data._corpus is None else probe_data.corpus.samples
+        samples = None if probe_data.corpus is None else probe_data.corpus.samples
         super().__init__(features, times, samples, self._read_channels, together=False)
 
     def _read_channels(self, path: Path) -> Iterator[np.ndarray]:
@@ -38,11 +38,8 @@ class SignalFeatures(RecordingFeatures):
             model_units=units,
         )
         if len(recordings.names) != 1 or len(recordings.channels) != self._encoder.channels:
-            raise ValueError(
-                f"{path} holds {len(recordings.names)} recordings of {len(recordings.channels)} channels "
-                f"({', '.join(recordings.channels)}), but the model reads {self._encoder.channels} channels: write "
-                "one file per recording, with the channels of the training data"
-            )
+            found = f"{len(recordings.names)} recordings of the channels {', '.join(recordings.channels)}"
+            raise ValueError(f"{path} holds {found}, but must hold one of {self._encoder.channels} channels")
         return recordings.read(0)
 
 
@@ -79,12 +76,9 @@ class WindowFeatures(SignalFeatures):
 class HandMadeFeatures(FeatureExtractor):
     """Features of windows that need no model.
 
-    A window has one vector. A whole recording has the vector of every window of `window_seconds` that begins half a
-    window after the one before, and the pooling of the task makes them one vector.
-
-    Args:
-        name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
-            window itself if it is the first. Whole recordings have only `hand`.
+    `hand` are statistics and band powers; `hand_past` adds those of the window before, or of the window itself if it is
+    the first. A window has one vector. A whole recording has only `hand`, one vector for every window of
+    `window_seconds` that begins half a window after the one before; the pooling of the task makes them one vector.
     """
 
     def __init__(self, name: str, probe_data: Any) -> None:
@@ -96,24 +90,18 @@ class HandMadeFeatures(FeatureExtractor):
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return 1 for a window, and the number of windows of a recording."""
-        if self._data.is_windowed:
-            return super().num_vectors(rows)
         return np.array([len(self._starts(row)) for row in rows.tolist()], np.int64)
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return windows in groups of `_WINDOWS_AT_ONCE`; a whole recording by itself."""
-        if not self._data.is_windowed:
-            return super().groups(rows)
-        return np.split(rows, range(_WINDOWS_AT_ONCE, len(rows), _WINDOWS_AT_ONCE))
+        size = _WINDOWS_AT_ONCE if self._data.is_windowed else 1
+        return np.split(rows, range(size, len(rows), size))
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield each row and its vectors."""
-        if not self._data.is_windowed:
-            for row in rows.tolist():
-                yield row, {self._name: self._features(np.array([row]))}
-            return
-        for row, vector in zip(rows.tolist(), self._features(rows), strict=True):
-            yield row, {self._name: vector[None]}
+        ends = np.cumsum(self.num_vectors(rows))
+        for row, vectors in zip(rows.tolist(), np.split(self._features(rows), ends[:-1]), strict=True):
+            yield row, {self._name: vectors}
 
     def _features(self, rows: np.ndarray) -> np.ndarray:
         rate = self._data.corpus.encoder.sample_rate_hz
@@ -125,25 +113,23 @@ class HandMadeFeatures(FeatureExtractor):
         return np.concatenate([now, hand_features(self._windows(np.where(is_same, earlier, rows)), rate)], 1)
 
     def _starts(self, row: int) -> range:
-        """Return the first sample of each window of a whole recording."""
-        length = int(self._data.corpus.samples.num_samples[row])
+        """Return the first sample of each window of a row, after its own first sample."""
+        length = int(self._data.num_samples(np.array([row]))[0])
         last = max(length - self._data.window_samples, 0)
         return range(0, last + 1 if length else 0, max(1, self._data.window_samples // 2))
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
         """Return windows `[n, S, C]`, or those of one whole recording; missing samples are the channel's mean."""
-        data = self._data
-        num_samples, mean = data.window_samples, data.corpus.statistics(data.train_split).mean
-        if data.is_windowed:
-            windows = [data.read_window(row) for row in rows.tolist()]
-        else:
-            (row,) = rows.tolist()
-            num_samples = min(num_samples, max(1, int(data.corpus.samples.num_samples[row])))
-            windows = [data.corpus.samples.read(row, start, num_samples) for start in self._starts(row)]
-        x = np.empty((len(windows), num_samples, len(mean)), np.float32)
+        data, num_samples = self._data, self._data.window_samples
+        if not data.is_windowed:
+            num_samples = min(num_samples, max(1, int(data.num_samples(rows)[0])))
+        mean, starts = data.corpus.statistics(data.train_split).mean, [self._starts(row) for row in rows.tolist()]
+        x = np.empty((sum(map(len, starts)), num_samples, len(mean)), np.float32)
         x[:] = mean
-        for number, window in enumerate(windows):
-            x[number, : len(window)] = np.where(np.isnan(window), mean, window)
+        places = [(row, start) for row, each in zip(rows.tolist(), starts, strict=True) for start in each]
+        for out, (row, start) in zip(x, places, strict=True):
+            window = data.corpus.samples.read(int(data.recording[row]), int(data.start[row]) + start, num_samples)
+            out[: len(window)] = np.where(np.isnan(window), mean, window)
         return x
 
 
@@ -163,8 +149,7 @@ def hand_features(windows: Windows, sample_rate_hz: Positive) -> Float32[np.ndar
 
     The features of a channel are the mean, the standard deviation, five quantiles, the range (peak to peak), how often
     per second the signal crosses its mean, the mean absolute slope per second, and the eighth roots of the powers of
-    six bands (see `band_powers`). A root compresses as a logarithm does, and needs no floor: a constant channel has
-    power 0, and another unit only scales the feature. Standardise the features for a linear classifier.
+    six bands (see `band_powers`). A root compresses as a logarithm does, and needs no floor.
 
     NaN is a missing sample. It counts as the mean of the channel's other samples in the window, and as 0 if there are
     none. The correlation with a constant channel is 0. Features are finite for every window, one of one sample too.
@@ -172,7 +157,10 @@ def hand_features(windows: Windows, sample_rate_hz: Positive) -> Float32[np.ndar
     Raises:
         ValueError: if `windows` is not `[n, T, C]` with at least one sample and one channel, or has infinite values.
     """
-    num_windows, num_samples, num_channels = _checked_shape(windows)
+    if windows.ndim != 3 or 0 in windows.shape[1:]:
+        legal = "[n, T, C], with at least one sample and one channel"
+        raise ValueError(f"windows are {list(windows.shape)}, but must be {legal}")
+    num_windows, num_samples, num_channels = windows.shape
     features = np.empty((num_windows, len(hand_feature_names(range(num_channels), sample_rate_hz))), np.float32)
     step = max(1, _VALUES_AT_ONCE // (num_samples * num_channels))
     for first in range(0, num_windows, step):
@@ -214,9 +202,7 @@ def band_powers(centred: Float64[np.ndarray, "n T C"]) -> Float64[np.ndarray, "n
 
 
 def _features(windows: Float64[np.ndarray, "n T C"], sample_rate_hz: int | float) -> Float64[np.ndarray, "n F"]:
-    num_samples = windows.shape[1]
-    ordered = np.sort(windows, axis=1)
-    spread = ordered[:, -1] - ordered[:, 0]
+    num_samples, spread = windows.shape[1], np.ptp(windows, axis=1)
     mean = windows.mean(axis=1)
     centred = np.where(spread[:, None] > 0, windows - mean[:, None], 0.0)  # a constant's mean is rounded
     deviation = np.sqrt((centred**2).mean(axis=1))
@@ -228,19 +214,9 @@ def _features(windows: Float64[np.ndarray, "n T C"], sample_rate_hz: int | float
     standardised = centred / np.where(deviation > 0, deviation, 1.0)[:, None]
     correlations = standardised.transpose(0, 2, 1) @ standardised / num_samples
     pairs = np.triu_indices(windows.shape[2], 1)
-    per_channel = [mean, deviation, *_quantiles(ordered), spread, crossings, slope, *powers.transpose(1, 0, 2)]
+    quantiles = np.quantile(windows, QUANTILES, axis=1)
+    per_channel = [mean, deviation, *quantiles, spread, crossings, slope, *powers.transpose(1, 0, 2)]
     return np.concatenate([*per_channel, correlations[:, pairs[0], pairs[1]]], axis=1)
-
-
-def _quantiles(ordered: Float64[np.ndarray, "n T C"]) -> list[Float64[np.ndarray, "n C"]]:
-    """Return the quantiles of sorted windows, interpolated linearly between samples."""
-    quantiles = []
-    for quantile in QUANTILES:
-        place = quantile * (ordered.shape[1] - 1)
-        below = int(place)
-        above = min(below + 1, ordered.shape[1] - 1)
-        quantiles.append(ordered[:, below] + (place - below) * (ordered[:, above] - ordered[:, below]))
-    return quantiles
 
 
 def _fill_missing(windows: Windows) -> Float64[np.ndarray, "n T C"]:
@@ -253,13 +229,3 @@ def _fill_missing(windows: Windows) -> Float64[np.ndarray, "n T C"]:
         means = sums / np.maximum(1, (~missing).sum(axis=1, keepdims=True))
         filled = np.where(missing, means, filled)
     return filled
-
-
-def _checked_shape(windows: Windows) -> tuple[int, int, int]:
-    if windows.ndim != 3 or 0 in windows.shape[1:]:
-        raise ValueError(
-            f"windows are {list(windows.shape)}, but must be [n, T, C]: windows, samples and channels, with at least "
-            "one sample and one channel"
-        )
-    num_windows, num_samples, num_channels = windows.shape
-    return num_windows, num_samples, num_channels

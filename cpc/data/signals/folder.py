@@ -25,11 +25,18 @@ from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile, sidecar_segments, split_sidecars
 from cpc.data.signals.tables import CommaTable, ParquetTable, SignalTable, leave_out_counters
 from cpc.data.store.contents import say, split_called
-from cpc.data.store.folders import composed, find_files, map_in_order, names_in_table, refuse, refuse_doubles
+from cpc.data.store.folders import (
+    composed,
+    file_version,
+    find_files,
+    map_in_order,
+    names_in_table,
+    refuse,
+    refuse_doubles,
+)
 from cpc.data.store.text_files import number_or_nan, read_table
 
 INTERVALS_NAME = "labels.csv"
-LABEL_COLUMNS = ("label",)
 
 
 class ArrayFile(SignalFile):
@@ -38,9 +45,8 @@ class ArrayFile(SignalFile):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         listing = list_npy(path)
-        if len(listing.names) > 1:
-            held = f"{path} holds {len(listing.names)} recordings"
-            raise ValueError(f"{held}; in a folder each file is one, [T, C]: name the file as the source")
+        if (num := len(listing.names)) > 1:
+            raise ValueError(f"{path} holds {num} recordings; in a folder each file is one, [T, C]")
         self.channels, self.num_samples = listing.channels, listing.num_samples[0]
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:  # noqa: D102
@@ -80,14 +86,14 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
     problems = [transposed(file.path, file.num_samples, len(file.channels)) for file in files]
     tasks = sorted({task for file in files for task in file.segments})
     labelled = sorted({task for file in files for task in file.sample_labels})
-    parts = [(part.name, part.stat()) for file in files for part in file.parts]
     rate = common_rate([file.rate_hz for file in files], names, root)
     columns = [
         [find_channel(name, file.channels) for name in shared] if list(file.channels) != shared else range(len(shared))
         for file in files
     ]
     units = [
-        ["" if column < 0 else file.units[column] for column in own] for file, own in zip(files, columns, strict=True)
+        [file.units[column] if file.units and column >= 0 else "" for column in own]
+        for file, own in zip(files, columns, strict=True)
     ]
     return Listing(
         names=list(names),
@@ -95,7 +101,7 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
         sample_rate_hz=rate,
         num_samples=[file.num_samples for file in files],
         read_blocks=partial(_read_file, files, columns),
-        version=[*names, *((name, status.st_size, status.st_mtime_ns) for name, status in parts)],
+        version=[*names, *((part.name, *file_version(part)) for file in files for part in file.parts)],
         labels={task: RecordingLabels(partial(_labels_of_columns, files, task)) for task in labelled},
         segments={task: [file.segments.get(task, []) for file in files] for task in tasks},
         file_units=units,
@@ -147,10 +153,8 @@ def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Col
     if not names:
         raise ValueError(f"no recordings below {root}, only tables of labels, such as {found[0]}")
     if sidecars:
-        say(
-            f"data: {root}: left out {len(sidecars)} tables and hypnograms beside recordings, such as {sidecars[0]} (a "
-            f"table that is a recording must be named in {MANIFEST_NAME})"
-        )
+        left = f"left out {len(sidecars)} tables and hypnograms beside recordings, such as {sidecars[0]}"
+        say(f"data: {root}: {left} (a table that is a recording must be named in {MANIFEST_NAME})")
     return names
 
 
@@ -168,10 +172,8 @@ def read_segments(path: Path, names: Sequence[str]) -> dict[str, list[list[Segme
     for number, (name, start, end, label, task) in enumerate(cells, start=1):
         times = [number_or_nan(time) for time in (start, end)]
         if name not in row_of or not 0 <= times[0] <= times[1] < math.inf:
-            raise ValueError(
-                f"{path}, row {number}: {name} from {start!r} to {end!r}; a path is one of the recordings' ("
-                f"{names[0]}, ...), and times are seconds, 0 <= start <= end"
-            )
+            legal = f"a path is one of the recordings' ({names[0]}, ...), and times are seconds, 0 <= start <= end"
+            raise ValueError(f"{path}, row {number}: {name} from {start!r} to {end!r}; {legal}")
         segments[task][row_of[name]].append(Segment(times[0], times[1], label))
     return segments
 
@@ -212,7 +214,7 @@ def _labels_of_columns(files: Sequence[SignalFile], task: str) -> tuple[list[str
 
 def header_errors(files: Sequence[Path], num_workers: int) -> list[str | None]:
     """Return, for each file, the message of the error if its header cannot be read; the samples are not decoded."""
-    options = ReadOptions(None, [0], LABEL_COLUMNS)  # channels of other rates are no error
+    options = ReadOptions(None, [0])  # channels of other rates are no error
 
     def error(file: Path) -> str | None:
         try:

@@ -18,16 +18,10 @@ GROUP_NAMES = ("group", "user", "subject")
 
 
 class ReadOptions(NamedTuple):
-    """The user's description of the files of a source.
-
-    Attributes:
-        label_columns: names of columns of tables that hold labels per sample.
-        model_channels: names of the channels that a model reads; None: it reads by position.
-    """
+    """The user's description of the files of a source; a model without `model_channels` reads by position."""
 
     sample_rate_hz: float | None
     channels: Sequence[str | int] | None
-    label_columns: Sequence[str]
     model_channels: Sequence[str] | None = None
 
     def choose(self, available: Sequence[str], source: object) -> tuple[list[str], list[int]]:
@@ -40,7 +34,7 @@ class SignalFile(ABC):
 
     Attributes:
         parts: all files that the samples depend on; the file itself unless set.
-        units: unit of each channel; "" if the file does not say, as for all unless set.
+        units: unit of each channel, "" if the file does not say; empty: it says none.
         rate_hz: rate of the samples; None if the file does not say.
         num_samples: upper bound.
         sample_labels: names of its columns of labels per sample.
@@ -50,6 +44,7 @@ class SignalFile(ABC):
     channels: Sequence[str]
     num_samples: int
     rate_hz: float | None = None
+    units: Sequence[str] = ()
     sample_labels: Sequence[str] = ()
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
@@ -57,18 +52,13 @@ class SignalFile(ABC):
         self.parts: Sequence[Path] = [path]
         self.segments: dict[str, list[Segment]] = {}
 
-    @property
-    def units(self) -> Sequence[str]:
-        """Units of the channels."""
-        return [""] * len(self.channels)
-
     @abstractmethod
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the chosen channels, `[t, C]` in one or several blocks, as real numbers."""
 
     def texts(self, name: str) -> list[str]:
-        """Return the label of each sample in a column of labels."""
-        raise ValueError(f"{self.path} holds no labels {name!r}")
+        """Return the label of each sample in a column of `sample_labels`."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False, kw_only=True)

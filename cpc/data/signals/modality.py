@@ -6,11 +6,9 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from torch import Tensor
 
 from cpc.config.argument_rules import Count, Positive, Share
-from cpc.data.map_style import HeldOut, MapStyleModality
-from cpc.data.modality import Training
+from cpc.data.map_style import MapStyleModality
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels, PackedRecordings
 from cpc.data.signals.channels import is_nameless
@@ -59,7 +57,7 @@ class Signals(MapStyleModality):
     )
     probe_options: ClassVar[tuple[str, ...]] = ("window_seconds", "hop_seconds")
     online_labels: ClassVar[str] = "a column `group`, set `labels` to the task"
-    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "cache_gb")
+    num_initialisation: ClassVar[int] = NUM_INITIALISATION_WINDOWS
 
     source: str
     sample_rate_hz: Positive | None = None
@@ -90,15 +88,11 @@ class Signals(MapStyleModality):
         """Refuse also an encoder of another rate, or without a mask of known latents, if the options need one."""
         super().check_encoder(encoder)
         if self.missing == "mask" and not hasattr(encoder, "known_latents"):
-            raise ValueError(
-                f"`missing`=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
-                "no method known_latents as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
-            )
+            lacks = f"{type(encoder).__name__} has no method known_latents as cpc.encoders.SignalEncoder has"
+            raise ValueError(f"`missing`=mask needs an encoder that says which latents are known: {lacks}")
         if self.sample_rate_hz not in (None, encoder.sample_rate_hz):
-            raise ValueError(
-                f"`sample_rate_hz`={self.sample_rate_hz:g}, but `encoder.sample_rate_hz`="
-                f"{encoder.sample_rate_hz:g}: set both to the rate of the recordings"
-            )
+            rates = f"`sample_rate_hz`={self.sample_rate_hz:g}, but `encoder.sample_rate_hz`={encoder.sample_rate_hz:g}"
+            raise ValueError(f"{rates}: set both to the rate of the recordings")
 
     def window_samples(self, encoder: Any) -> int:
         """Return the length of a window at the encoder's rate; at least one sample."""
@@ -128,22 +122,16 @@ class Signals(MapStyleModality):
             model_rate_hz=None if is_training else encoder.sample_rate_hz,
             **options,
         )
-        if len(recordings.channels) != encoder.channels:
-            raise ValueError(
-                f"{self.source} has {len(recordings.channels)} channels ({', '.join(recordings.channels)}), but "
-                f"`encoder.channels`={encoder.channels}: change it, or choose with `channels`"
-            )
-        if recordings.sample_rate_hz != encoder.sample_rate_hz:
-            raise ValueError(
-                f"{self.source} has {recordings.sample_rate_hz:g} samples per second, but "
-                f"`encoder.sample_rate_hz`={encoder.sample_rate_hz:g}: set both to the same rate"
-            )
-        say_contents(
-            recordings.source,
-            f"recordings of {len(recordings.channels)} channels at {recordings.sample_rate_hz:g} Hz",
-            recordings.splits,
-            **({"groups": sorted(set(recordings.groups) - {""})} if any(recordings.groups) else {}),
-        )
+        rate, num_channels = recordings.sample_rate_hz, len(recordings.channels)
+        if num_channels != encoder.channels:
+            found = f"{self.source} has {num_channels} channels ({', '.join(recordings.channels)})"
+            raise ValueError(f"{found}, but `encoder.channels`={encoder.channels}: set it, or choose by `channels`")
+        if rate != encoder.sample_rate_hz:
+            found = f"{self.source} has {rate:g} samples per second"
+            raise ValueError(f"{found}, but `encoder.sample_rate_hz`={encoder.sample_rate_hz:g}: set both to one rate")
+        groups = {"groups": set(recordings.groups) - {""}} if any(recordings.groups) else {}
+        unit = f"recordings of {num_channels} channels at {rate:g} Hz"
+        say_contents(recordings.source, unit, recordings.splits, **groups)
         if recordings.conversions:
             say(f"data: {recordings.source}: {recordings.conversions}")
         if is_training and hasattr(encoder, "set_channels"):
@@ -180,41 +168,21 @@ class Signals(MapStyleModality):
         named = {} if self.labels is None else {self.labels: corpus.table.labels[self.labels].classes}
         return {"group": corpus.speakers, **named}
 
-    def initialisation_batch(self, corpus: Any) -> Tensor:
-        """Return windows of the training split without padding."""
-        return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
-
-    def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches, of windows in which a step is predicted; an error if there are none."""
-        return super().training(self._predicting(corpus, self.train_split, model), model, rank, world_size)
-
-    def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches, of windows in which a step is predicted; an error if there are none."""
-        return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
-
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:
         """Return the probe data of a corpus, which is prepared: windows and labels depend on exact lengths."""
         if corpus is not None:
             corpus.prepare()
         return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, self.channels, **where)
 
-    @staticmethod
-    def _predicting(corpus: RecordingCorpus, split: str, model: Any) -> RecordingCorpus:
-        """Return the corpus without windows in which nothing is predicted, of which a batch would be an error."""
+    def usable(self, corpus: RecordingCorpus, split: str, model: Any) -> RecordingCorpus:
+        """Return the corpus without windows in which nothing is predicted; an error if there are no others."""
         num_latents = corpus.num_latents(corpus.rows(split))
         longest, steps = int(num_latents.max()), [step.k for step in model.steps]
-        if longest <= steps[-1]:
-            raise ValueError(
-                f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {steps[-1]} "
-                "steps ahead: lower `predictor.num_steps` (or the last of "
-                "`predictor.steps`), or the strides of the encoder"
-            )
+        self.check_reach(model, longest, f"split {split!r}: the longest recording gives {longest} latents")
         is_long = num_latents > steps[0]
         if not is_long.all():
-            say(
-                f"data: split {split!r}: {(~is_long).sum()} of {len(num_latents)} recordings have fewer than the "
-                f"{steps[0] + 1} latents of the first prediction: no window is drawn from them"
-            )
+            short = f"{(~is_long).sum()} of {len(num_latents)} recordings have fewer than the {steps[0] + 1} latents"
+            say(f"data: split {split!r}: {short} of the first prediction: no window is drawn from them")
         corpus = corpus.predicting(steps)
         windows = corpus.windows(split)
         num_starts, num_usable = windows.all_starts[is_long], windows.starts.num[is_long]

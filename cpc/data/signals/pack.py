@@ -35,9 +35,8 @@ def pack_signals(
 ) -> PackedRecordings:
     """Decode all recordings to float32, or reuse what an earlier call decoded.
 
-    Values are in the recordings' `units`; missing samples are NaN. Labels, groups and splits are not in the pack, and
-    can change without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a
-    hundred times that of others.
+    Values are in the recordings' `units`; missing samples are NaN. Warnings name constant channels, and recordings of
+    whole numbers whose range is a hundred times that of others.
 
     Raises:
         ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`).
@@ -80,7 +79,8 @@ class _Samples(RowSource):
         lowest, highest = np.full(self.shape, np.inf), np.full(self.shape, -np.inf)
         num_known, is_whole = np.zeros(self.shape, np.int64), True
         for block in self._recordings.read(row):
-            lowest, highest = np.fmin(lowest, _extreme(np.fmin, block)), np.fmax(highest, _extreme(np.fmax, block))
+            lowest = np.fmin(lowest, np.fmin.reduce(block, axis=0))
+            highest = np.fmax(highest, np.fmax.reduce(block, axis=0))
             is_whole = is_whole and not np.nanmax(np.abs(block - np.rint(block)), initial=0)
             num_known += np.isfinite(block).sum(axis=0)
             yield block
@@ -96,13 +96,9 @@ class _Samples(RowSource):
         for channel, name in enumerate(self._recordings.channels):
             rows = [row for other, row in sorted(self._constant) if other == channel]
             if rows:
-                lines.append(
-                    f"{name}, in {len(rows)} of {len(self._recordings)} recordings, such as "
-                    f"{self._recordings.title(rows[0])}"
-                )
-        return (
-            f"channels are constant:\n{name_a_few(lines)}\nleave them out by `channels`, if they are" if lines else ""
-        )
+                where = f"{len(rows)} of {len(self._recordings)} recordings"
+                lines.append(f"{name}, in {where}, such as {self._recordings.title(rows[0])}")
+        return f"channels are constant:\n{name_a_few(lines)}\nleave them out by `channels`" if lines else ""
 
     def _other_scales(self) -> str:
         """Return a warning if some recordings hold whole numbers and ranges differ a hundredfold; else ""."""
@@ -116,15 +112,8 @@ class _Samples(RowSource):
         if ratio < _OTHER_SCALE or not self._whole & {rows[small], rows[large]}:
             return ""
         titles = [self._recordings.title(rows[index]) for index in (large, small)]
-        return (
-            f"the values of {titles[0]} span {ratio:.3g} times the range of {titles[1]}, and some are whole numbers: "
-            "are they counts of a converter of another scale? Convert all to one unit"
-        )
-
-
-def _extreme(function: np.ufunc, block: np.ndarray) -> np.ndarray:
-    values: np.ndarray = function.reduce(block, axis=0)
-    return values
+        what = f"the values of {titles[0]} span {ratio:.3g} times the range of {titles[1]}"
+        return f"{what}, and some are whole numbers: are they counts of another scale? Convert all to one unit"
 
 
 TABLE_NAME = "signals.json"
@@ -174,10 +163,7 @@ def open_sharded_signals(
             file_units=[list_of(str, table.get("units", [""] * num_channels), num_channels)] * len(packed),
         )
     if missing == "refuse" and table["missing"] == "mask":
-        raise ValueError(
-            f"{shards.source} may lack samples, because its shards were made with missing=mask: set `missing` to "
-            "mask, or shard the recordings again without it"
-        )
+        raise ValueError(f"{shards.source} may lack samples (its shards have missing=mask): set `missing` to mask")
     check_skipped(packed, "recording", skip_bad)
     return listing, packed, table["missing"]
 

@@ -29,8 +29,6 @@ class WfdbRecord(SignalFile):
     `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
     """
 
-    units: Sequence[str] = ()
-
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         self._record = str(path.with_suffix(""))
@@ -49,13 +47,15 @@ class WfdbRecord(SignalFile):
         self.rate_hz = channels_rate(rates, chosen, self.channels, path)
         self._per_frame = int(header.samps_per_frame[chosen[0]])
         data = [path.parent / name for name in dict.fromkeys(header.file_name)]
-        absent = [str(file) for file in data if not file.is_file()]
+        with reading(path, "it names signals that cannot be there"):
+            absent = [str(file) for file in data if not file.is_file()]
         if absent:
             raise ValueError(f"{path} names the signals {', '.join(absent)}, which are absent")
         if header.sig_len is None:
             with reading(path, "its signals cannot be read"):
                 header.sig_len = wfdb.rdrecord(self._record).sig_len
-        self._num_frames = int(header.sig_len)
+        with reading(path, "its number of frames cannot be read"):
+            self._num_frames = int(np.int64(header.sig_len))
         self.num_samples = self._num_frames * self._per_frame
         self.parts = [path, *data]
         for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}.*")):

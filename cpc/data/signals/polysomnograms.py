@@ -28,8 +28,6 @@ _RANGES = ("physical_min", "physical_max", "digital_min", "digital_max")
 class EdfFile(SignalFile):
     """An EDF, EDF+ or BDF file without gaps. Values are in the units that the file's header names."""
 
-    units: Sequence[str] = ()
-
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         with reading(path, _DAMAGE):
@@ -72,10 +70,8 @@ def read_annotations(path: Path) -> list[Segment]:
 def _open(path: Path) -> Any:
     edfio = import_extra("edfio", "signals", f"{path}: EDF needs the package `edfio`")
     _check_sizes(path)
-    if path.suffix.lower() == ".bdf":
-        edf = edfio.read_bdf(path)  # into memory, since 24 bits cannot be mapped
-    else:
-        edf = edfio.read_edf(path, lazy_load_data=True)
+    is_bdf = path.suffix.lower() == ".bdf"  # read into memory, since 24 bits cannot be mapped
+    edf = edfio.read_bdf(path) if is_bdf else edfio.read_edf(path, lazy_load_data=True)
     for signal in edf.signals:
         for name in _RANGES:  # edfio would return digital values where a header has a decimal comma
             setattr(signal, f"_{name}", getattr(signal, f"_{name}").replace(b",", b"."))
@@ -101,10 +97,8 @@ def _check_sizes(path: Path) -> None:
             raise ValueError(f"{path}: the {title} is {text!r}, no number: correct the header")
     size, _, seconds, num_signals = values
     if size != 256 * (1 + num_signals) or seconds < 0:
-        raise ValueError(
-            f"{path}: the header says that it has {size:g} bytes and {num_signals:g} signals, and that a record lasts "
-            f"{seconds:g} s: it is damaged"
-        )
+        sizes = f"it has {size:g} bytes and {num_signals:g} signals, and that a record lasts {seconds:g} s"
+        raise ValueError(f"{path}: the header says that {sizes}: it is damaged")
 
 
 def _check_ranges(path: Path, channel: str, signal: Any) -> None:
@@ -183,9 +177,7 @@ def _read_events(path: Path) -> list[Segment]:
             continue  # nobody knows when it was
         start, length = number_or_nan(onset), 0.0 if duration == "n/a" else number_or_nan(duration)
         if not (math.isfinite(start) and 0 <= length < math.inf):
-            raise ValueError(
-                f"{path}, line {line}: an event from {onset!r} of duration {duration!r}; an onset is seconds, a "
-                "duration seconds >= 0; n/a if unknown"
-            )
+            legal = "an onset is seconds, a duration seconds >= 0; n/a if unknown"
+            raise ValueError(f"{path}, line {line}: an event from {onset!r} of duration {duration!r}; {legal}")
         intervals.append(Segment(start, start + length, label))
     return intervals

@@ -13,7 +13,7 @@ from cpc.config.argument_rules import Range, checked
 from cpc.data.recordings.labels import labels_of_segments
 from cpc.data.signals.arrays import list_npy, list_npz
 from cpc.data.signals.channels import RATE_TOLERANCE, convert_units
-from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
+from cpc.data.signals.folder import MANIFEST_NAME, OPENERS, list_files, list_folder
 from cpc.data.signals.listing import Listing, ReadOptions
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import draw_splits, rows_of_split
@@ -84,10 +84,8 @@ class Recordings(Listing):
         sample, channel = np.argwhere(~known)[0].tolist()
         value = "missing (NaN)" if np.isnan(samples[sample, channel]) else "infinite, or too large for float32"
         index = num_read + sample
-        return (
-            f"{self.title(row)}: channel {self.channels[channel]} is {value} at {index / self.sample_rate_hz:.6g} s "
-            f"(sample {index}): fill or cut it, choose other channels by `channels`, or set `missing` to mask"
-        )
+        what = f"channel {self.channels[channel]} is {value} at {index / self.sample_rate_hz:.6g} s (sample {index})"
+        return f"{self.title(row)}: {what}: cut it out, choose others by `channels`, or set `missing` to mask"
 
 
 @checked
@@ -100,7 +98,6 @@ def read_recordings(
     valid_share: Share = 0.0,
     test_share: Share = 0.0,
     seed: int = 0,
-    label_columns: Sequence[str] = LABEL_COLUMNS,
     model_channels: Sequence[str] | None = None,
     model_units: Sequence[str] | None = None,
     model_rate_hz: float | None = None,
@@ -109,11 +106,9 @@ def read_recordings(
     """Read names, splits, groups and labels of a source of recordings, but not the samples.
 
     Args:
-        source: one of
-
-            - an npz file (see `cpc.data.signals.arrays.list_npz`) or an npy file, `[T, C]` or `[n, T, C]`;
-            - a folder of csv, tsv, parquet, npy, EDF, BDF or WFDB (`.hea`) files, with or without `manifest.csv` and
-              `labels.csv` (see `cpc.data.signals.folder.list_folder`), or one such file.
+        source: an npz file (see `cpc.data.signals.arrays.list_npz`) or an npy file, `[T, C]` or `[n, T, C]`; a folder
+            of csv, tsv, parquet, npy, EDF, BDF or WFDB (`.hea`) files, with or without `manifest.csv` and `labels.csv`
+            (see `cpc.data.signals.folder.list_folder`), or one such file.
         sample_rate_hz: rate of all recordings; required if the source does not say, and else equal to what it says
             within a hundredth.
         channels: channels to read, by name or number, in this order; None: all.
@@ -122,7 +117,6 @@ def read_recordings(
             `cpc.data.store.contents.draw_splits`); a recording without a group is its own.
         test_share: likewise for `test`.
         seed: seed of these splits.
-        label_columns: names of columns that hold labels per sample.
         model_channels: names of the channels that a model reads; they are returned in its order. Channels without
             names are taken by position, and so are all if it is None.
         model_units: units that a model reads, to which recordings are converted; None: those of the first recording.
@@ -136,7 +130,7 @@ def read_recordings(
     """
     given_rate = None if sample_rate_hz is None else float(sample_rate_hz)
     channels = [channels] if isinstance(channels, str) else channels
-    options = ReadOptions(given_rate, channels, label_columns, model_channels)
+    options = ReadOptions(given_rate, channels, model_channels)
     path: Any = source
     if listing is None:
         path = Path(source).expanduser()
@@ -177,9 +171,7 @@ def _agreed_rate(path: object, own: float | None, given: float | None) -> float:
     if own is None and given is None:
         raise ValueError(f"{path} does not say its sample rate: give it by `sample_rate_hz`")
     if own is not None and given is not None and abs(given / own - 1) > RATE_TOLERANCE:
-        raise ValueError(
-            f"{path} says {own:g} Hz, but `sample_rate_hz` is {given:g}: leave the option out, or correct one"
-        )
+        raise ValueError(f"{path} says {own:g} Hz, but `sample_rate_hz` is {given:g}: leave the option out")
     return float(given if given is not None else own)  # type: ignore[arg-type]
 
 

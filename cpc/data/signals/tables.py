@@ -95,11 +95,9 @@ class TimeColumn:
         whole = float(max(1, round(rate)))
         self.sample_rate_hz = whole if abs(rate / whole - 1) < RATE_ROUNDING else float(f"{rate:.6g}")
         if expected_hz is not None and abs(rate / expected_hz - 1) > RATE_TOLERANCE:
-            raise ValueError(
-                f"{path}: the column {name!r} has a step of {self._mean_step:.6g}, a rate of {rate:.6g} Hz if it is in "
-                f"units of {unit:g} s, but `sample_rate_hz` is {expected_hz:g}: leave the option out, or add the "
-                "column's unit to its name (time_s, time_ms, time_us)"
-            )
+            found = f"the column {name!r} has a step of {self._mean_step:.6g}, {rate:.6g} Hz in units of {unit:g} s"
+            advice = "leave it out, or add the unit to the name (time_s, time_ms, time_us)"
+            raise ValueError(f"{path}: {found}, but `sample_rate_hz` is {expected_hz:g}: {advice}")
 
     def check(self, times: Float64[np.ndarray, " n"], first: int, previous: float | None) -> None:
         """Refuse times that go backwards or have a gap; the message names the file and the sample."""
@@ -107,11 +105,9 @@ class TimeColumn:
         bad = np.flatnonzero(~((steps > 0) & (steps <= _LARGEST_STEP * self._mean_step)))
         if bad.size:
             sample = first + int(bad[0]) + (previous is None)
-            raise ValueError(
-                f"{self._path}: the column {self._name!r} steps by {steps[bad[0]]:.6g} before sample {sample}, on "
-                f"average by {self._mean_step:.6g}; a recording has equal steps: cut it there, resample it, or "
-                "remove the column and set `sample_rate_hz`"
-            )
+            found = f"the column {self._name!r} steps by {steps[bad[0]]:.6g} before sample {sample}"
+            equal = f"on average by {self._mean_step:.6g}; a recording has equal steps: cut it there, or resample it"
+            raise ValueError(f"{self._path}: {found}, {equal}")
 
     def _unit(self, head: np.ndarray, expected_hz: float | None) -> float:
         """Return the unit of the column in seconds: by its name, the expected rate, or the size of an epoch."""
@@ -149,7 +145,7 @@ class SignalTable(SignalFile):
         super().__init__(path, options)
         self._expected_hz = options.sample_rate_hz
         self.names, self.num_samples = self._open()
-        self.sample_labels = [name for name in self.names if name in options.label_columns]
+        self.sample_labels = [name for name in self.names if name == "label"]
         kept = {*self.sample_labels, *map(str, options.channels or ()), *(options.model_channels or ())}
         times = [name for name in self.names if is_time(name) and name not in kept]
         self.time_column = times[0] if times else None
@@ -171,10 +167,12 @@ class SignalTable(SignalFile):
 
     def _require_channels(self) -> None:
         if not self.channels:
-            raise ValueError(
-                f"{self.path} has no channels, only the columns {', '.join(self.names)}, which are times, counters or "
-                "labels: name those to read in `channels`"
-            )
+            columns = f"the columns {', '.join(self.names)}, which are times, counters or labels"
+            raise ValueError(f"{self.path} has no channels, only {columns}: name those to read in `channels`")
+
+    def _no_number(self, line: int, name: str, found: str) -> ValueError:
+        advice = "choose other columns by `channels`, or name a column of labels `label`"
+        return ValueError(f"{self.path}, line {line}: the column {name!r} holds {found}, no number; {advice}")
 
     @property
     def rate_hz(self) -> float | None:  # type: ignore[override]
@@ -230,10 +228,8 @@ class CommaTable(SignalTable):
         numbers = [name for name in names if math.isfinite(number := number_or_nan(name)) and number % 1]
         # Three names 0, 1, 2 or more are pandas'; fewer may be counts.
         if numbers or (len(names) < 3 and all(map(str.isdecimal, [*names, *next(rows, (0, [""]))[1]]))):
-            raise ValueError(
-                f"{self.path}, line 1: {', '.join(numbers or names)[:80]} may be names of columns or the first sample: "
-                "write other names into the first line"
-            )
+            head = ", ".join(numbers or names)[:80]
+            raise ValueError(f"{self.path}, line 1: {head} may be names or the first sample: write other names")
         num_breaks, last = {b"\n": 0, b"\r": 0}, b""
         with self.path.open("rb") as stream:
             while content := stream.read(1 << 20):
@@ -260,13 +256,9 @@ class CommaTable(SignalTable):
             if time is None:
                 yield values, None, False
                 continue
-            cells = [cells[self.names.index(time)] for cells in filled]
-            try:
-                yield values, *parse_times(cells)
-            except ValueError as error:
-                raise ValueError(
-                    f"{self.path}, line {lines[0]} on: the column {time!r} holds no times ({error})"
-                ) from error
+            with reading(self.path, f"line {lines[0]} on: the column {time!r} holds no times"):
+                times = parse_times([cells[self.names.index(time)] for cells in filled])
+            yield values, *times
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Yield line number and cells of every row; no cells for an empty line between rows."""
@@ -289,10 +281,7 @@ class CommaTable(SignalTable):
         try:
             return float(cell)
         except ValueError:
-            raise ValueError(
-                f"{self.path}, line {line}: the column {name!r} holds {cell[:40]!r}, no number; correct it, choose "
-                "other columns by `channels`, or name a column of labels `label`"
-            ) from None
+            raise self._no_number(line, name, repr(cell[:40])) from None
 
 
 _PARQUET_ROWS = 1 << 16
@@ -329,10 +318,7 @@ class ParquetTable(SignalTable):
     def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:
         for name in numbers:
             if not self._types[name].startswith(_NUMBERS):
-                raise ValueError(
-                    f"{self.path}, line 1: the column {name!r} holds {self._types[name]}, no numbers; choose other "
-                    "columns by `channels`, or name a column of labels `label`"
-                )
+                raise self._no_number(1, name, self._types[name])
         is_dates = time is not None and self._types[time].startswith(("timestamp", "date"))
         for batch in self._batches([*numbers, *([] if time is None else [time])]):
             times = None

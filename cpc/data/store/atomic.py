@@ -49,7 +49,7 @@ def _written(value: Any) -> Any:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Add the path to an OSError without a path, such as the error of a full disk."""
+    """Add the path to an OSError without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -109,16 +109,15 @@ def _locked(folder: Path) -> Iterator[None]:
 def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to `folder` when the block ends, and removed if the block fails.
 
-    Several processes may build one folder at the same time. Then the folder of the process that ends first remains.
-    (With `build_once` only one process builds.) After a kill -9 a folder `<folder>.partial-*` remains; a later call
-    removes it if nothing was written to it for an hour.
+    Several processes may build one folder at the same time: that of the process that ends first remains. After a
+    kill -9 a folder `<folder>.partial-*` remains; a later call removes it if nothing was written to it for an hour.
     """
     unfinished = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
     try:
         unfinished.mkdir(parents=True)
     except OSError as error:
-        reason = f"{error.strerror}: this folder cannot be written; name another place"
-        reason += f" with `{option}`" if option else ""
+        where = f" with `{option}`" if option else ""
+        reason = f"{error.strerror}: this folder cannot be written; name another place{where}"
         raise OSError(error.errno, reason, str(folder.parent)) from error
     try:
         _remove_abandoned(folder)
@@ -196,10 +195,8 @@ def _cut_torn_line(file: int) -> None:
     end = size = os.fstat(file).st_size
     while end:
         block = os.pread(file, min(end, 4096), max(0, end - 4096))
-        newline = block.rfind(b"\n")
-        if newline >= 0:
-            end += newline + 1 - len(block)
+        end += block.rfind(b"\n") + 1 - len(block)
+        if b"\n" in block:
             break
-        end -= len(block)
     if end < size:
         os.ftruncate(file, end)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -37,9 +37,7 @@ def split_named(path: str) -> str | None:
     for part in reversed(PurePath(path).parts):
         if found := _splits_in(part):
             if len(found) > 1:
-                raise ValueError(
-                    f"{path} names the splits {', '.join(sorted(found))}: rename it, so that it names one split"
-                )
+                raise ValueError(f"{path} names the splits {', '.join(sorted(found))}: rename it to name one")
             return found.pop()
     return None
 
@@ -76,17 +74,13 @@ def draw_splits(
     `train`.
     """
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
-        raise ValueError(
-            f"valid_share={valid_share} and test_share={test_share} must not be negative, and their sum must be below 1"
-        )
+        shares = f"valid_share={valid_share} and test_share={test_share}"
+        raise ValueError(f"{shares} must not be negative, and their sum must be below 1")
     held_out = {name: share for name, share in (("test", test_share), ("valid", valid_share)) if share}
     hashes = {unit: _uniform_hash(unit, seed) for unit in units}
     if len(hashes) <= len(held_out):
-        raise ValueError(
-            f"{', '.join(sorted(hashes))}: these {len(hashes)} are too few, since "
-            f"{', '.join(['train', *reversed(held_out)])} need at least one each; add some, or set `valid_share` or "
-            "`test_share` to 0"
-        )
+        need = f"{', '.join(['train', *reversed(held_out)])} need at least one each"
+        raise ValueError(f"{', '.join(sorted(hashes))}: these {len(hashes)} are too few, since {need}")
     ordered = sorted(hashes, key=hashes.__getitem__)
     split_of = dict.fromkeys(ordered, "train")
     has_few = len(ordered) < 4 * len(held_out)
@@ -95,8 +89,7 @@ def draw_splits(
     for num_remaining, (name, share) in zip(range(len(held_out), 0, -1), held_out.items(), strict=True):
         edge += share
         num_below = sum(value < edge for value in hashes.values())
-        # This split gets at least one unit, and leaves `fewest` units for every further split, `train` included. If
-        # these are too many, it gets one unit.
+        # This split leaves `fewest` units for every further split, `train` included, and gets at least one unit.
         last = max(min(max(num_below, first + fewest), len(ordered) - fewest * num_remaining), first + 1)
         split_of |= dict.fromkeys(ordered[first:last], name)
         first = last
@@ -116,22 +109,17 @@ _SIZES = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "WORLD_SIZE", "SLURM_PROCID": "SLU
 
 
 def describe_splits(
-    title: str,
-    splits: Sequence[str],
-    columns: Mapping[str, Callable[[np.ndarray], object]],
-    published: Mapping[str, int] | None = None,
+    title: str, splits: Sequence[str], published: Mapping[str, int] | None = None, **columns: np.ndarray
 ) -> str:
-    """Return a table with a line for each split; a column is a function of the mask of the split's rows.
-
-    The first column is the number of rows; the `published` number follows if it differs.
-    """
-    names, published = np.array(splits), published or {}
-    lines = [title, f"{'split':12}" + "".join(f"{name:>12}" for name in columns)]
+    """Return a table of the rows of each split and the sums of columns; `published` numbers of rows if they differ."""
+    published = published or {}
+    lines = [title, "".join(f"{name:12}" for name in ("split", "rows", *columns))]
     for split in dict.fromkeys([*published, *splits]):
-        is_here = names == split
-        line = f"{split:12}" + "".join(f"{column(is_here):>12}" for column in columns.values())
+        is_here = np.array(splits) == split
+        sums = (f"{column[is_here].sum():<12.6g}" for column in columns.values())
         differs = published and published.get(split) != is_here.sum()
-        lines.append(line + (f"   (published: {published.get(split, 0)})" if differs else ""))
+        note = f"(published: {published.get(split, 0)})" if differs else ""
+        lines.append(f"{split:12}{is_here.sum():<12}{''.join(sums)}{note}")
     return "\n".join(lines)
 
 

@@ -77,9 +77,7 @@ def _kept(record: Mapping[str, Any]) -> UInt64[np.ndarray, " m"]:
             raise TypeError("num_observations is no integer")
         return np.frombuffer(base64.b64decode(record["fingerprints"], validate=True), "<u8").astype(np.uint64)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"config.json of the model has damaged fingerprints of its training data: {error!r}"
-        ) from error
+        raise ValueError(f"config.json has damaged fingerprints of the model's training data: {error!r}") from error
 
 
 def _largest(record: Mapping[str, Any]) -> np.uint64:

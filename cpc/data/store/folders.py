@@ -20,13 +20,6 @@ _UNREADABLE = {
     "text": ".doc .docx .odt .rtf .pdf .epub .mobi .htm .html .jsonl .parquet .gz .bz2 .xz .zst .zip",
 }
 
-# Ways in which a table may name a file.
-_WAYS: tuple[Callable[[str], str], ...] = (
-    lambda path: path,
-    lambda path: PurePosixPath(path).name,
-    lambda path: PurePosixPath(path).stem,
-)
-
 
 def composed(name: str) -> str:
     """Return a name in Unicode's normal form C, in which names are compared."""
@@ -35,8 +28,9 @@ def composed(name: str) -> str:
 
 def names_in_table(paths: Sequence[str], keys: Collection[str]) -> list[str]:
     """Return the name of each file in a table, which names files by path, file name or stem, composed."""
-    names_by_way = [[way(composed(path)) for path in paths] for way in _WAYS]
-    return max(names_by_way, key=lambda names: len(set(names) & set(keys)))
+    files = [PurePosixPath(composed(path)) for path in paths]
+    ways = [list(map(composed, paths)), [file.name for file in files], [file.stem for file in files]]
+    return max(ways, key=lambda names: len(set(names) & set(keys)))
 
 
 def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "") -> list[str]:
@@ -69,10 +63,8 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
         say(f"data: {root}: left out {counts}, because these formats are not read: convert these files")
     if not files:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
-        raise ValueError(
-            f"no {kind} below {root} (found: {counts or 'nothing'}); files are recognised by their suffix: "
-            f"{' '.join(sorted(suffixes))}{hint}"
-        )
+        legal = f"files are recognised by their suffix: {' '.join(sorted(suffixes))}{hint}"
+        raise ValueError(f"no {kind} below {root} (found: {counts or 'nothing'}); {legal}")
     return sorted(files)
 
 
@@ -84,13 +76,10 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
     for name in names:
         folder, last = os.path.split(os.path.join(root, name))
         file = os.path.join(real(folder), last)
-        file = os.path.realpath(file) if os.path.islink(file) else file
-        file = composed(file)
+        file = composed(os.path.realpath(file) if os.path.islink(file) else file)
         if (other := name_of.setdefault(file, name)) != name:
-            is_form = composed(other) == composed(name)
-            duplicates.append(
-                f"{other!a} and {name!a}, of different Unicode forms" if is_form else f"{other} and {name}"
-            )
+            forms = f"{other!a} and {name!a}, of different Unicode forms"
+            duplicates.append(forms if composed(other) == composed(name) else f"{other} and {name}")
     problem = f"files of {root} have two names, so they could be both trained on and held out"
     refuse(problem, duplicates, "keep one name of each")
 
@@ -113,6 +102,15 @@ def refuse(problem: str, names: Iterable[str], advice: str = "") -> None:
     names = list(names)
     if names:
         raise ValueError("\n".join(filter(None, [f"{len(names)} {problem}:", name_a_few(names), advice])))
+
+
+def file_version(path: Path) -> tuple[int, int]:
+    """Return size in bytes and time of change in nanoseconds of a file; -1 if it is missing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
 
 
 def require_file(path: Path) -> None:

@@ -67,7 +67,7 @@ Pack = TypeVar("Pack", bound="PackedRows")
 
 
 class PackedRows:
-    """The rows of a pack; a ValueError if the folder holds no complete pack.
+    """The rows of a pack.
 
     Attributes:
         lengths: `[num_rows]` int64, elements of each row; 0 for a skipped row.
@@ -104,10 +104,7 @@ class PackedRows:
 
     def statistics_over(self, scale: int) -> ChannelStatistics:
         """Return the exact mean and standard deviation of each channel over all rows, divided by `scale`."""
-        if self._dtype.kind == "f":
-            raise ValueError(
-                f"{self.folder} holds {self._dtype}, for which exact sums are not stored: average its elements"
-            )
+        assert self._dtype.kind != "f", "exact sums of floats are not stored"
         sums = np.load(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
 
@@ -278,9 +275,6 @@ def _build(
         if error.errno not in _DISK_IS_FULL:
             raise
         free = shutil.disk_usage(folder.parent).free
-        raise OSError(
-            error.errno,
-            f"{error.strerror}: the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, but only {free / 1e9:.3f} GB "
-            "are free; make room, or name a folder on another disk with `cache_dir`",
-            str(folder.parent),
-        ) from error
+        sizes = f"the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, but only {free / 1e9:.3f} GB are free"
+        reason = f"{error.strerror}: {sizes}; make room, or name a folder on another disk with `cache_dir`"
+        raise OSError(error.errno, reason, str(folder.parent)) from error

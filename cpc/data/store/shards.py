@@ -57,18 +57,15 @@ class Shards:
         if self._is_remote:
             self._most_cached_bytes = cache_gb * 1e9
             if not self._most_cached_bytes >= 2 * self._shard_bytes:
-                raise ValueError(
-                    f"`cache_gb`={cache_gb} is too small for two shards of {self._shard_bytes / 1e9:g} GB: raise it"
-                )
+                raise ValueError(f"`cache_gb`={cache_gb} must hold two shards of {self._shard_bytes / 1e9:g} GB")
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
             self.folder = Path(cache_dir or cache) / hashlib.sha256(content).hexdigest()[:24]
             self.folder.mkdir(parents=True, exist_ok=True)
         self._checked: set[str] = set()
         for name in files:
             with self._open(name) as stream:
-                is_sound = stream is not None
-            if not is_sound:
-                self._fetch(name)
+                if stream is None:
+                    self._fetch(name)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the bytes from `start` to `stop`, `[stop - start]` uint8; fetch missing shards."""
@@ -228,9 +225,7 @@ def open_table(shards: Shards, name: str, contents: str) -> Iterator[dict[str, A
     """Yield the JSON table of a sharded corpus; an error of the block names the table."""
     path = shards.folder / name
     if not path.is_file():
-        raise ValueError(
-            f"{shards.source} holds no {contents}: name a folder that `cpc data shard` made from {contents}"
-        )
+        raise ValueError(f"{shards.source} holds no {contents}: `cpc data shard` made it from other data")
     with reading(path, f"is not a table of {contents}; is it damaged?"):
         yield json.loads(path.read_bytes())
 
@@ -307,18 +302,15 @@ def fetch(url: str, most_bytes: int, check: Callable[[bytes], object]) -> bytes:
             raise FileNotFoundError(f"there is no {url}") from error
         except Exception as error:  # every file system has its own error types
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
-    raise ConnectionError(
-        f"{url} could not be read: {NUM_ATTEMPTS} attempts in {time.monotonic() - started:.0f} s failed, the last one "
-        f"with {reason}. Resume from the last checkpoint when the URL can be reached again"
-    )
+    tried = f"{NUM_ATTEMPTS} attempts in {time.monotonic() - started:.0f} s failed, the last one with {reason}"
+    raise ConnectionError(f"{url} could not be read: {tried}. Resume when the URL can be reached again")
 
 
 def _file_system(url: str) -> tuple[Any, str, dict[str, Any]]:
     """Return the file system of a URL (fsspec keeps one per process), the file's path in it, and options of `open`."""
     import fsspec
 
-    settings: dict[str, Any] = {}
-    options: dict[str, Any] = {}
+    settings, options = {}, {}
     if url.startswith(("http://", "https://")):
         from aiohttp import ClientTimeout
 

@@ -42,15 +42,10 @@ def read_text(path: Path, encoding: Encoding | None = None) -> str:
 
 
 def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, offset: int = 0) -> str:
-    """Decode bytes by the encoding of their byte-order mark, or without a mark by the declared encoding.
+    """Decode bytes by the encoding of their byte-order mark, or without a mark by the declared encoding (None: UTF-8).
 
-    `offset` is that of the bytes in the file `source`, whose start may have a mark. Without `encoding` it is UTF-8.
-
-    Bytes that are not in the encoding, a NUL, and `latin-1` or `windows-1252` declared for UTF-8 are a ValueError.
-
-    Raises:
-        ValueError: if bytes are not in the encoding, a byte is NUL, or `latin-1` or `windows-1252` is declared for
-            UTF-8. The message names the file and the first such byte.
+    `offset` is that of the bytes in the file `source`, whose start may have a mark. Bytes that are not in the encoding,
+    NUL bytes, and UTF-8 that is declared as Latin are a ValueError that names the file and the first such byte.
     """
     marked, length = marked_encoding(data) if offset == 0 else (None, 0)
     body = data[length:] if length else data
@@ -58,22 +53,17 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
     is_wide = used.startswith(("UTF-16", "UTF-32"))
     if not is_wide and (nul := body.find(0)) >= 0:
         guess = "UTF-16LE" if (offset + length + nul) % 2 else "UTF-16BE"
-        raise ValueError(
-            f"{source}, byte {offset + length + nul}: a NUL, which {used} text does not contain. Convert UTF-16 "
-            f"without a byte-order mark to UTF-8 (iconv -f {guess} -t UTF-8); remove a file of another kind"
-        )
+        advice = f"convert UTF-16 without a byte-order mark to UTF-8 (iconv -f {guess} -t UTF-8)"
+        raise ValueError(f"{source}, byte {offset + length + nul}: a NUL, which {used} text does not contain; {advice}")
     if used in ("latin-1", "windows-1252"):
         _refuse_utf8(body, source, used)
     try:
         text = body.decode(used)
     except UnicodeDecodeError as error:
-        advice = "convert the file to UTF-8, or remove it"
-        if encoding is not None and marked is None:
-            advice = "convert the file, remove it, or set `encoding`, which is often latin-1 for old files"
-        raise ValueError(
-            f"{source}, byte {offset + length + error.start}: {body[error.start]:#04x} is not {used} "
-            f"({error.reason}); {advice}"
-        ) from error
+        is_declared = encoding is not None and marked is None
+        advice = "set `encoding`, which is often latin-1 for old files" if is_declared else "convert the file to UTF-8"
+        bad = f"{body[error.start]:#04x} is not {used} ({error.reason})"
+        raise ValueError(f"{source}, byte {offset + length + error.start}: {bad}; {advice}") from error
     if is_wide and (nul := text.find("\0")) >= 0:
         raise ValueError(f"{source}, character {nul}: a NUL, which text does not contain; remove the file")
     return text
@@ -84,61 +74,43 @@ def _refuse_utf8(data: bytes, source: Path | str, declared: str) -> None:
     found = list(_UTF8_CHARACTER.finditer(data)) if num_beyond_ascii else []
     num_bytes = sum(len(match[0]) for match in found)
     if found and num_bytes >= _CONTRADICTION * num_beyond_ascii:
-        first = found[0]
-        raise ValueError(
-            f"{source}, byte {first.start()}: {declared} is declared, but {num_bytes} of the {num_beyond_ascii} bytes "
-            f"beyond ASCII are UTF-8, first {first[0].decode(errors='replace')!r}; set `encoding` to UTF-8, or "
-            "convert the file, so that all files have one encoding"
-        )
+        share = f"{num_bytes} of the {num_beyond_ascii} bytes beyond ASCII are UTF-8; set `encoding` to UTF-8"
+        raise ValueError(f"{source}, byte {found[0].start()}: {declared} is declared, but {share}")
 
 
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _HEAD_BYTES = 1 << 16
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
-_LINE_BREAK = re.compile(r"[\r\n]")
 
 
 def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    r"""Read a delimited table line by line.
+    r"""Return the column names of a delimited table; and, for each row, its line number and its cells.
 
     Tables with commas are quoted as in RFC 4180, but without line breaks inside cells. In a table with tabs a line is
     read as quoted only if all its quoted cells are well-formed; otherwise a quote is an ordinary character. Rows
-    without any content are skipped.
-
-    Returns:
-        The column names; and, for each row, its line number and its cells, as many as there are columns.
-
-    Raises:
-        ValueError: if the file cannot be read or has another format (semicolons, UTF-16, JSON); if the header holds
-            only numbers and dates (but 0, 1, 2, ... are names), columns have no name or one name, a quote does not
-            close in its line, or a row has more or fewer cells. The message names the file and the line.
+    without any content are skipped. Anything else is a ValueError that names the file and the line: another format
+    (semicolons, UTF-16, JSON), a header of only numbers and dates (but 0, 1, 2, ... are names), columns without a name
+    or with one name, a quote that does not close in its line, a row with more or fewer cells.
     """
     path = Path(path)
     rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
     line_number, names = next(rows, (1, []))
     if not names:
         raise ValueError(f"{path} is empty; expected a header, followed by one row per line")
+    where = f"{path}, line {line_number}"
     if names != list(map(str, range(len(names)))) and all(map(_is_value, names)):
-        raise ValueError(
-            f"{path}, line {line_number}: {', '.join(names)[:80]} are values, no names of columns: write a header into "
-            "the first line"
-        )
-    unfit = [name for name in names if not name or name != name.strip()]
-    if unfit:
-        raise ValueError(
-            f"{path}, line {line_number}: the column name {unfit[0]!r} is empty, or begins or ends with a blank; "
-            "rename the column, or leave it out"
-        )
+        raise ValueError(f"{where}: {', '.join(names)[:80]} are values, no names of columns: write a header")
+    if unfit := [name for name in names if not name or name != name.strip()]:
+        raise ValueError(f"{where}: the column name {unfit[0]!r} is empty, or begins or ends with a blank")
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}, line {line_number} names a column twice: {', '.join(names)}")
+        raise ValueError(f"{where} names a column twice: {', '.join(names)}")
     return names, rows
 
 
 def format_table(columns: Mapping[str, Sequence[str]]) -> bytes:
     """Return the content of a CSV that `read_table` reads."""
-    broken = [
-        f"{name}: {cell[:80]!r}" for name, cells in columns.items() for cell in (name, *cells) if has_line_break(cell)
-    ]
+    cells = [(name, cell) for name, values in columns.items() for cell in (name, *values)]
+    broken = [f"{name}: {cell[:80]!r}" for name, cell in cells if has_line_break(cell)]
     refuse("cells of a table hold a line break", broken, "rename them")
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -157,7 +129,7 @@ def number_or_nan(cell: str) -> float:
 
 def has_line_break(cell: str) -> bool:
     """Return whether a cell holds a line break, so that it does not fit into one line."""
-    return _LINE_BREAK.search(cell) is not None
+    return "\r" in cell or "\n" in cell
 
 
 def require_utf8(path: Path, head: bytes, expected: str = "UTF-8") -> None:
@@ -182,19 +154,15 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
                 if width not in (None, len(cells)):
                     raise ValueError(f"{path}, line {line_number}: {len(cells)} cells for {width} columns")
                 if any("\0" in cell for cell in cells):
-                    raise ValueError(
-                        f"{path}, line {line_number}: holds a NUL, which text does not contain; is the file damaged?"
-                    )
+                    raise ValueError(f"{path}, line {line_number}: holds a NUL, which text does not contain")
                 width = len(cells)
                 yield line_number, cells
     except UnicodeDecodeError as error:
         with path.open("rb") as stream:
             is_bad = (line.decode(errors="replace").encode() != line for line in stream)
             line_number = next(number for number, is_this in enumerate(is_bad, start=1) if is_this)
-        raise ValueError(
-            f"{path}, line {line_number}: is not UTF-8 ({error.reason}); expected {_SEPARATORS[delimiter]}, UTF-8: "
-            "save the table in UTF-8"
-        ) from error
+        expected = f"expected {_SEPARATORS[delimiter]}, UTF-8"
+        raise ValueError(f"{path}, line {line_number}: is not UTF-8 ({error.reason}); {expected}") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from error
 
@@ -208,8 +176,7 @@ def _refuse_other_formats(path: Path, head: bytes, delimiter: str) -> None:
     header = next(filter(str.strip, text.splitlines()), "")
     others = [name for separator, name in _SEPARATORS.items() if separator in header and separator != delimiter]
     if others and delimiter not in header:
-        advice = {"tabs": "name it .tsv", "commas": "name it .csv"}.get(others[0], "save it as a CSV with commas")
-        raise ValueError(f"{path}, line 1: has {others[0]} between its columns; expected {expected}: {advice}")
+        raise ValueError(f"{path}, line 1: has {others[0]} between its columns; expected {expected} (.tsv: tabs)")
 
 
 def _comma_cells(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -222,10 +189,8 @@ def _comma_cells(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[s
             line_number = reader.line_num
             yield line_number, cells
     except csv.Error as error:
-        raise ValueError(
-            f"{path}, line {line_number + 1}: is not a row of a CSV ({error}); close every quote in its line, double "
-            "a quote inside a quoted cell, and remove line breaks"
-        ) from error
+        what = f"is not a row of a CSV ({error}); a quote must close in its line"
+        raise ValueError(f"{path}, line {line_number + 1}: {what}") from error
 
 
 def _tab_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:

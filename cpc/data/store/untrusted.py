@@ -130,8 +130,6 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
     except Exception as error:  # reading a damaged file may raise any exception
         raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
     if names:
-        raise ValueError(
-            f"{path} holds {', '.join(names)}, which could run code when the file is read. A checkpoint of "
-            f"{written_by} holds only tensors, numbers and text"
-        )
+        legal = f"a checkpoint of {written_by} holds only tensors, numbers and text"
+        raise ValueError(f"{path} holds {', '.join(names)}, which could run code when the file is read; {legal}")
     return content

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from cpc.config.argument_rules import Count, Natural, Range, checked
+from cpc.data.store.folders import refuse
 
 ENDLESS = 2**62  # number of batches
 
@@ -26,10 +27,8 @@ def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
         if saved.get(name) != here.get(name) and (name in saved or not is_of_files(name))
     ]
     if changes:
-        raise ValueError(
-            f"the run cannot be resumed, because its batches would change: {', '.join(changes)}; restore these "
-            "options and files, or start a new run"
-        )
+        found = f"the run cannot be resumed, because its batches would change: {', '.join(changes)}"
+        raise ValueError(f"{found}; restore these, or start a new run")
 
 
 def is_of_files(name: str) -> bool:
@@ -66,8 +65,7 @@ class ResumableIndex:
         self.position = state.get("round_start", 0) + state["position"]  # older checkpoints count in rounds
 
 
-# (item, start)
-Draw = tuple[int, int]
+Draw = tuple[int, int]  # item, start
 
 
 @contextmanager
@@ -126,12 +124,8 @@ class BatchStream(ResumableIndex):
         if made_from is None:
             made_from = {"items": digest(np.stack([self._num_slots, self._num_starts]))}
         # The fingerprint does not include the number of ranks, since any number of ranks may share a batch.
-        identity = {
-            "sampler": type(self).__name__,
-            "seed": seed,
-            "batch_size of all processes": batch_size * world_size,
-        }
-        super().__init__({**identity, **made_from})
+        identity = {"sampler": type(self).__name__, "seed": seed}
+        super().__init__({**identity, "batch_size of all processes": batch_size * world_size, **made_from})
 
     def batch(self, index: int) -> list[Draw]:
         """Return batch `index` of this rank: a pure function of (seed, index, rank, world_size)."""
@@ -212,10 +206,8 @@ class SpreadBatches(UniformBatches):
         num_items = len(sequence_ids)
         super().__init__(np.ones(num_items), **stream)
         if self.batch_size * self.world_size > num_items:
-            raise ValueError(
-                f"batch_size={self.batch_size} on {self.world_size} processes exceeds the {num_items} {noun}s, so one "
-                "of them would come twice and be its own negative: lower `batch_size`"
-            )
+            sizes = f"batch_size={self.batch_size} on {self.world_size} processes exceeds the {num_items} {noun}s"
+            raise ValueError(f"{sizes}, so one of them would be its own negative: lower `batch_size`")
         _, self._sequence = np.unique(sequence_ids, return_inverse=True)
         self.fingerprint["sequences"] = digest(self._sequence)
 
@@ -244,11 +236,11 @@ class SameGroupBatches(BatchStream):
 
     Here a batch is the batch of all ranks together. Each rank takes its share of the draws, from any group.
 
-    Each pass yields every slot of every item at least once. If a group has too few slots for its part of a batch, some
-    slots are repeated. If group sizes differ too much for batches of different groups, smaller groups are repeated.
+    Each pass yields every slot of every item at least once; slots of small groups are repeated where parts of a batch,
+    or batches of different groups, need them.
 
     Args:
-        group_ids: `[num_items]` the group of each item; an unknown group (-1) is a ValueError.
+        group_ids: `[num_items]` the group of each item.
         require_distinct_items: require two items or more in a group's part of a batch. `same_speaker_excluding` needs
             this, because draws from one item share the sequence id and are not negatives of each other.
         stream: arguments of `BatchStream`. The batch size of all ranks together is a multiple of `groups_per_batch`, at
@@ -273,35 +265,24 @@ class SameGroupBatches(BatchStream):
         option = f"{group}s_per_batch"
         ranks = f" of {self.world_size} processes" if self.world_size > 1 else ""
         if groups_per_batch < 1 or batch_size % groups_per_batch or batch_size < 2 * groups_per_batch:
-            raise ValueError(
-                f"batch_size={self.batch_size} with {option}={groups_per_batch}: the batch{ranks} must divide into "
-                f"equal parts of at least 2 windows; change `batch_size` or `{option}`"
-            )
+            sizes = f"batch_size={self.batch_size} with {option}={groups_per_batch}"
+            raise ValueError(f"{sizes}: the batch{ranks} must divide into equal parts of at least 2 windows")
         group_ids = np.asarray(group_ids, np.int64)
         if len(group_ids) != len(self._num_slots):
             raise ValueError(f"group_ids has {len(group_ids)} entries for {len(self._num_slots)} {item}s")
         self._items = np.flatnonzero(self._num_slots)
-        num_unknown = int((group_ids[self._items] < 0).sum())
-        if num_unknown:
-            raise ValueError(
-                f"{num_unknown} of {len(self._items)} {item}s have no {group}, but batches of the same {group} need "
-                f"one; name their {group} (in the manifest's column), or choose uniform batches"
-            )
+        if num_unknown := int((group_ids[self._items] < 0).sum()):
+            found = f"{num_unknown} of {len(self._items)} {item}s have no {group}"
+            raise ValueError(f"{found}, but batches of the same {group} need one: name it, or choose uniform batches")
         groups, self._group_of_item = np.unique(group_ids[self._items], return_inverse=True)
         self._num_items = np.bincount(self._group_of_item)
         if len(groups) < groups_per_batch:
-            raise ValueError(
-                f"{option}={groups_per_batch}, but there are only {len(groups)} {group}s; lower `{option}`"
-            )
+            raise ValueError(f"{option}={groups_per_batch}, but there are only {len(groups)} {group}s")
         single = groups[self._num_items == 1].tolist() if require_distinct_items else []
         if single:
-            named = [str(i) if group_names is None else group_names[i] for i in single[:5]]
-            more = f" and {len(single) - 5} more" if len(single) > 5 else ""
-            raise ValueError(
-                f"{group}s with a single {item}: {', '.join(named)}{more}. With same_speaker_excluding, windows of "
-                f"one {item} are not negatives of each other: leave these {group}s out, cut their {item}s into "
-                "several, or choose another strategy (`loss.negatives`)"
-            )
+            named = [str(i) if group_names is None else group_names[i] for i in single]
+            advice = f"same_speaker_excluding needs two {item}s: choose another strategy (`loss.negatives`)"
+            refuse(f"{group}s have a single {item}", named, advice)
         self.groups_per_batch = groups_per_batch
         self._require_distinct_items = require_distinct_items
         self.fingerprint |= {
@@ -320,9 +301,7 @@ class SameGroupBatches(BatchStream):
         """Return the number of batch parts that the slots of each group take in a pass."""
         slots = self._num_slots[self._items]
         num_parts = -(-np.bincount(self._group_of_item, slots).astype(np.int64) // self._part)
-        if self._require_distinct_items:
-            # A group gets so many parts that every part has a draw of another item, even if the slots of its longest
-            # item are spread evenly.
+        if self._require_distinct_items:  # every part has a draw of another item than the longest
             longest = np.zeros_like(num_parts)
             np.maximum.at(longest, self._group_of_item, slots)
             num_parts = np.maximum(num_parts, -(-longest // (self._part - 1)))
@@ -354,8 +333,7 @@ class SameGroupBatches(BatchStream):
         group = group_of_part[part]
         parts[part, column] = item_of_slot[first_slot[group] + rng.integers(0, num_slots[group])]
         if self._require_distinct_items:
-            # If a part has a single item, its last slot is a repeated slot. A slot of another item replaces this slot,
-            # so that no slot is lost.
+            # If a part has a single item, its last slot is a repeated one, which a slot of another item replaces.
             (single,) = np.nonzero((parts == parts[:, :1]).all(axis=1))
             group = group_of_part[single]
             step = rng.integers(1, self._num_items[group])
@@ -368,8 +346,7 @@ class SameGroupBatches(BatchStream):
         rank_of_group = rng.permutation(len(self._num_parts))
         order = rng.permutation(len(group_of_part))
         order = order[np.argsort(rank_of_group[group_of_part[order]], kind="stable")]
-        # Fill column after column of all batches: the parts of a group are consecutive, and at most as many as the
-        # batches, so no batch gets two of them.
+        # Fill column after column of all batches: a group has at most as many parts as there are batches, one for each.
         batch_parts = np.full(self.groups_per_batch * self._batches_per_pass, -1)
         batch_parts[: len(order)] = order
         batch_parts = rng.permutation(batch_parts.reshape(self.groups_per_batch, -1).T)

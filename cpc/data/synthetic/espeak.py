@@ -90,9 +90,7 @@ class Espeak:
         rate_hz = self._library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, _BUFFER_MS, data, events)
         if rate_hz != SAMPLE_RATE_HZ:
             self._folder.cleanup()
-            raise RuntimeError(
-                f"espeak-ng does not start with its data in {self._data} (too long a path?): it returned {rate_hz}"
-            )
+            raise RuntimeError(f"espeak-ng does not start (returned {rate_hz}): is {self._data} too long a path?")
         self._library.espeak_ng_SetRandSeed(1)  # otherwise the time of day seeds the noise of breathy voices
         self._chunks: list[bytes] = []
         self._phonemes: list[tuple[int, str]] = []
@@ -119,11 +117,9 @@ class Espeak:
     def speak(self, text: str, voice: Voice) -> Speech:
         """Synthesise a text."""
         # The library accepts any variant, and replaces an unknown variant by the plain voice of the accent.
-        variants = sorted(file.name for file in (self._data / "voices" / "!v").iterdir())
-        if voice.variant not in variants:
-            raise ValueError(f"espeak-ng has no voice variant {voice.variant!r}, only {', '.join(variants)}")
-        if self._library.espeak_SetVoiceByName(f"{voice.accent}+{voice.variant}".encode()) != 0:
-            raise ValueError(f"espeak-ng has no accent {voice.accent!r}; accents of English begin with 'en'")
+        name, is_known = f"{voice.accent}+{voice.variant}", (self._data / "voices" / "!v" / voice.variant).is_file()
+        if not is_known or self._library.espeak_SetVoiceByName(name.encode()) != 0:
+            raise ValueError(f"espeak-ng has no voice {name!r} (accent+variant)")
         values = {_RATE: voice.words_per_minute, _VOLUME: _VOLUME_PERCENT, _PITCH: voice.pitch}
         for parameter, value in (values | {_RANGE: voice.pitch_range}).items():
             self._library.espeak_SetParameter(parameter, value, 0)

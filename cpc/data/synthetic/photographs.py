@@ -48,9 +48,7 @@ _RECIPE = 2
 
 
 def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the embedded corpora, unless they exist already.
-
-    The folder appears when both are complete; `seed` is that of the choice of blocks and crops.
+    """Write the embedded corpora, unless they exist already; `seed` is that of the choice of blocks and crops.
 
     Raises:
         ValueError: if the extra `image` is not installed, a photograph is missing or damaged, or `out` holds anything

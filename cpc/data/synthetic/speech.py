@@ -58,9 +58,8 @@ def draw_speakers(num_speakers: int, num_heldout: int, seed: int) -> list[Speake
     have other variants than training speakers, so that their vocal tracts are not in the training data.
     """
     if not 0 < num_heldout < num_speakers:
-        raise ValueError(
-            f"num_heldout_speakers={num_heldout} of num_speakers={num_speakers}: one must be held out, and one remain"
-        )
+        counts = f"num_heldout_speakers={num_heldout} of num_speakers={num_speakers}"
+        raise ValueError(f"{counts}: one must be held out, and one remain")
     rng = np.random.default_rng([seed, num_speakers, num_heldout])
     shuffled = {sex: rng.permutation(names).tolist() for sex, names in (("f", FEMALE_VARIANTS), ("m", MALE_VARIANTS))}
     speakers = []
@@ -210,10 +209,8 @@ def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed:
                 spoken_seconds += duration
                 num_spoken += 1
             else:
-                raise ValueError(
-                    f"{speaker.name} has read all {num_spoken} sentences of the {split} split in {spoken_seconds:.0f} "
-                    f"of {seconds:.0f} seconds: lower `minutes` or raise `num_speakers`"
-                )
+                spoken = f"all {num_spoken} sentences of the {split} split in {spoken_seconds:.0f} of {seconds:.0f} s"
+                raise ValueError(f"{speaker.name} has read {spoken}: lower `minutes` or raise `num_speakers`")
     return utterances
 
 

@@ -62,7 +62,7 @@ def training_vocabulary(
     """Return the vocabulary of the training split. `build_vocabulary` builds it once; it is cached with the packs."""
     if "train" not in text.splits:
         found = f"only the splits {', '.join(text.splits)}"
-        raise ValueError(f"{text.source} has no training text for the vocabulary, {found}: name a file train")
+        raise ValueError(f"{text.source} has no training text for the vocabulary, {found}")
 
     def build() -> Vocabulary:
         return build_vocabulary(text.lines("train"), tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Collection, Iterator
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -24,16 +23,16 @@ class Text:
     """The lines of a source that hold more than white space.
 
     A word in the name of a file names its split (`ptb.train.txt`, `valid.txt`, `test/1.txt`; `validation` and `dev`
-    mean `valid`). If no file names a split, blocks of 20 lines are held out by a hash of file and position. If files
-    name splits but none is `valid`, blocks of the training files are held out as `valid` in the same way.
+    mean `valid`). If no file names a split, or none `valid`, blocks of 20 lines of the training files are held out by a
+    hash of file and position.
 
     Args:
-        source: a UTF-8 file, or a UTF-16 file with a byte-order mark; a folder, whose `*.txt` files are read at any
-            depth; or `embedded`, the prose of `pydoc_data.topics` (`cpc.data.synthetic.prose`).
-        valid_share: expected share of the blocks in `valid`, if no file name has the split `valid`.
-        test_share: expected share of the blocks in `test`, if no file names a split.
-        skip_bad: leave out files that are not UTF-8, and warn how many.
+        source, valid_share, test_share, skip_bad: as in `cpc.data.Text`; shares are those of the blocks.
         is_whole: True to put every line into one split, `all`, whatever the names of the files.
+
+    Attributes:
+        digest: SHA-256 of names, contents, splits and segmentation.
+        segmentation: lowest version of the rules in `cpc.data.text.segmentation` with the cuts of the current version.
     """
 
     def __init__(
@@ -65,24 +64,14 @@ class Text:
                 self._block_splits[name][block] = split
         all_splits = [split for splits in self._block_splits.values() for split in splits]
         say_contents(source, f"blocks of {BLOCK_LINES} lines", all_splits)
+        self.digest, self.segmentation = self._identify()
 
     @property
     def splits(self) -> list[str]:
         """Sorted names of the splits that hold a line."""
         return sorted({split for splits in self._block_splits.values() for split in splits})
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of names, contents, splits and segmentation."""
-        return self._digest_and_segmentation[0]
-
-    @property
-    def segmentation(self) -> int:
-        """Lowest version of the rules in `cpc.data.text.segmentation` with the cuts of the current version."""
-        return self._digest_and_segmentation[1]
-
-    @cached_property
-    def _digest_and_segmentation(self) -> tuple[str, int]:
+    def _identify(self) -> tuple[str, int]:
         sha256, is_cut_anew = hashlib.sha256(), False
         for name, lines in self._contents:
             head = f"{name}\n{' '.join(map(str, self._block_splits[name]))}\n"
@@ -135,10 +124,8 @@ def splits_of_names(names: Collection[str]) -> dict[str, str]:
     splits = {name: split for name in names if (split := split_named(name))}
     unnamed = [name for name in names if name not in splits]
     if splits and unnamed:
-        raise ValueError(
-            f"{next(iter(splits))} names its split, but {unnamed[0]} does not: put train, valid or test in every "
-            "name, or in none"
-        )
+        legal = "train, valid or test must be in every name, or in none"
+        raise ValueError(f"{next(iter(splits))} names its split, but {unnamed[0]} does not: {legal}")
     return splits
 
 
@@ -167,6 +154,4 @@ def _files(source: str | Path) -> dict[str, Path | None]:
         return {path.name: path}
     if str(source) == EMBEDDED:
         return {EMBEDDED: None}
-    raise ValueError(
-        f"{source}: there is no such file or folder of text; {EMBEDDED!r} is the prose that ships with Python"
-    )
+    raise ValueError(f"{source}: there is no such file or folder of text; {EMBEDDED!r} is Python's own prose")

@@ -43,17 +43,13 @@ class TrainingLanes:
         world_size: int = 1,
     ) -> None:
         lanes = rank * num_lanes + np.arange(num_lanes)
-        if len(stream) < num_lanes * world_size * chunk_tokens:
-            raise ValueError(
-                f"{len(stream)} tokens make {num_lanes * world_size} lanes of {len(stream) // (num_lanes * world_size)}"
-                f", shorter than chunk_tokens={chunk_tokens}: lower `batch_size` or `chunk_tokens`"
-            )
-        self.stream = stream
-        self.chunk_tokens = chunk_tokens
-        self.num_ahead = num_ahead
-        self._lanes = lanes
-        self._starts = lanes * len(stream) // (num_lanes * world_size)
-        self.batches_per_epoch = len(stream) / (num_lanes * world_size * chunk_tokens)
+        total = num_lanes * world_size
+        if len(stream) < total * chunk_tokens:
+            made = f"{len(stream)} tokens make {total} lanes of {len(stream) // total}"
+            raise ValueError(f"{made}, shorter than chunk_tokens={chunk_tokens}: lower `batch_size` or `chunk_tokens`")
+        self.stream, self.chunk_tokens, self.num_ahead, self._lanes = stream, chunk_tokens, num_ahead, lanes
+        self._starts = lanes * len(stream) // total
+        self.batches_per_epoch = len(stream) / (total * chunk_tokens)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return the batch with the index that a `ResumableIndex` yields."""
@@ -65,14 +61,9 @@ class TrainingLanes:
         first = self._starts + index * self.chunk_tokens
         indices = first[:, None] + np.arange(self.chunk_tokens + self.num_ahead)
         tokens = torch.from_numpy(self.stream[indices % len(self.stream)].astype(np.int64))
-        num_lanes = len(tokens)
-        return Batch(
-            x=tokens[:, : self.chunk_tokens],
-            num_valid=torch.full((num_lanes,), self.chunk_tokens),
-            sequence_id=torch.from_numpy(self._lanes),
-            group_id=torch.full((num_lanes,), -1),
-            labels=tokens[:, 1:],
-        )
+        lanes = torch.from_numpy(self._lanes)
+        num_valid, group_id = torch.full_like(lanes, self.chunk_tokens), torch.full_like(lanes, -1)
+        return Batch(tokens[:, : self.chunk_tokens], num_valid, lanes, group_id, labels=tokens[:, 1:])
 
 
 def held_out_lanes(
@@ -143,10 +134,8 @@ class Text(Modality):
         super().check(model)
         context = model.context
         if not getattr(context, "has_bounded_state", True):  # a user's class may lack the attribute
-            raise ValueError(
-                f"the context is a {type(context).__name__} without a window, so its state would grow with every "
-                "chunk of text: set `context.window`"
-            )
+            found = f"the context is a {type(context).__name__} without a window"
+            raise ValueError(f"{found}, so its state would grow with every chunk of text: set `context.window`")
         model.loss_part.check_exact()  # the perplexity of held-out text needs the full softmax
 
     def open(self, encoder: Any, *, is_training: bool = False) -> TokenCorpus:
@@ -215,13 +204,10 @@ class WholeText:
     ) -> None:
         self.split = options.eval_split
         self.stream = corpus.stream(self.split)
-        self.class_entropy_nats = entropy_nats(corpus.counts(self.split))
+        self.class_entropy_nats: float | None = entropy_nats(corpus.counts(self.split))
         num_lanes, num_tokens = options.batch_size * world_size, len(self.stream) - 1
         if num_tokens < num_lanes:
-            raise ValueError(
-                f"split {self.split!r} has {num_tokens} tokens for {num_lanes} lanes: lower `batch_size`, or hold out "
-                "more text"
-            )
+            raise ValueError(f"split {self.split!r} has {num_tokens} tokens for {num_lanes} lanes: lower `batch_size`")
         self.num_batches = -(-num_tokens // (num_lanes * options.chunk_tokens))
         self.facts: dict[str, Any] = {
             "num_tokens": len(corpus.vocabulary),

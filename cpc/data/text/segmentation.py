@@ -52,12 +52,10 @@ def normal_form(text: str, *, lower_case: bool = False) -> str:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences; only white space between sentences is lost.
+    """Split a paragraph into sentences, which end as `_END` describes; only white space between sentences is lost.
 
-    A sentence ends with `.`, `!`, `?` or an ellipsis if white space follows, and then a capital, a letter of a script
-    without capitals, or a digit. Quotes, brackets and dashes in between are ignored. A mark with no other use, such as
-    the danda or the Chinese full stop, ends a sentence whatever follows. Common English abbreviations and single
-    letters (initials) do not end a sentence. Thai has no such mark: a Thai paragraph is one sentence.
+    Common English abbreviations and single letters (initials) do not end a sentence. Thai has no mark of an end: a Thai
+    paragraph is one sentence.
     """
     sentences, start = [], 0
     for end in _END.finditer(paragraph):

@@ -27,10 +27,8 @@ def chunks(line: str) -> list[str]:
 def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbols: int) -> list[Pair]:
     """Return the pairs of adjacent symbols to merge. Each is the most frequent pair after all earlier merges.
 
-    Among equally frequent pairs, the pair of older symbols is first; characters are the oldest symbols, in the order of
-    Unicode.
-
-    `counts` has the number of occurrences of each chunk, `alphabet` the characters, which are the first symbols.
+    Among equally frequent pairs, the pair of older symbols is first; characters are the oldest, in Unicode's order.
+    `counts` has the number of occurrences of each chunk, `alphabet` the characters.
     """
     package = _tokenizers()
     learner = package.Tokenizer(package.models.BPE())
@@ -59,9 +57,7 @@ _SPLITTERS: dict[str, Callable[[str], list[str]]] = {"whitespace": str.split, "w
 
 
 class Vocabulary:
-    """Symbols of a text, sorted by their frequency in training, the most frequent first; `<eos>` ends a line.
-
-    A log-uniform sampler needs this order.
+    """Symbols of a text, the most frequent in training first, as a log-uniform sampler needs; `<eos>` ends a line.
 
     Args:
         symbols: the symbols, including `<eos>` and `<unk>`; `<unk>` stands for every other symbol.
@@ -95,11 +91,8 @@ class Vocabulary:
         changed = [symbol for symbol in self.symbols if tokens != "whitespace" and CUT_ANEW.search(symbol)]
         self.segmentation = VERSION if changed else 1
         if segmentation != VERSION and (changed := [*changed, *(s for s in self.symbols if normal_form(s) != s)]):
-            raise ValueError(
-                f"the vocabulary holds {changed[0]!r}. An earlier version of cpc made it; that version did not "
-                "normalise text to NFC, cut at marks and joiners, and did not cut in scripts without spaces. Train "
-                "the model again"
-            )
+            problem = f"the vocabulary holds {changed[0]!r}. An earlier version of cpc made it"
+            raise ValueError(f"{problem}, which segmented text by other rules: train the model again")
         self.end, self.unknown = self._ids[END], self._ids[UNKNOWN]
         self._split = _SPLITTERS[tokens]
         if tokens == "subwords":
@@ -145,10 +138,8 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
         return _subwords(counts, num_lines, num_tokens, lower_case)
     counts[END] += num_lines
     if not 3 <= num_tokens <= len(counts):
-        raise ValueError(
-            f"num_tokens={num_tokens}, but the training text has {len(counts)} different tokens, including {END}: set "
-            f"`encoder.num_tokens` to a number from 3 to {len(counts)}"
-        )
+        legal = f"from 3 to the {len(counts)} different tokens of the training text, including {END}"
+        raise ValueError(f"`encoder.num_tokens`={num_tokens} must be {legal}")
     special = {END, UNKNOWN}
     kept = [symbol for symbol in _sort_symbols(counts) if symbol not in special][: num_tokens - len(special)]
     kept_counts = {symbol: counts[symbol] for symbol in (*kept, END)}
@@ -162,19 +153,15 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
         for character in chunk:
             characters[character] += count
     alphabet = {character for character, count in characters.items() if count >= MIN_CHARACTER_COUNT}
-    if len(alphabet) + 2 > num_tokens:
-        raise ValueError(
-            f"num_tokens={num_tokens}, but the {len(alphabet)} characters of the training text, {END} and {UNKNOWN} "
-            f"are already {len(alphabet) + 2} subwords: raise `encoder.num_tokens`"
-        )
+    if (least := len(alphabet) + 2) > num_tokens:
+        legal = f"at least {least}: the {len(alphabet)} characters of the training text, {END} and {UNKNOWN}"
+        raise ValueError(f"`encoder.num_tokens`={num_tokens} must be {legal}")
     known = Counter({chunk: count for chunk, count in counts.items() if alphabet.issuperset(chunk)})
     merges = learn_merges(known, alphabet, num_tokens - 2)
     symbols = alphabet | {left + right for left, right in merges}
-    if len(symbols) + 2 < num_tokens:
-        raise ValueError(
-            f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, including "
-            f"{END} and {UNKNOWN}: lower `encoder.num_tokens`"
-        )
+    if (most := len(symbols) + 2) < num_tokens:
+        legal = f"at most {most}, the subwords of the training text with {END} and {UNKNOWN}"
+        raise ValueError(f"`encoder.num_tokens`={num_tokens} must be {legal}")
     merge = byte_pairs(symbols, merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})
     for chunk, count in counts.items():

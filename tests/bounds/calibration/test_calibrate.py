@@ -79,7 +79,7 @@ def test_bias_and_variance_of_given_estimates() -> None:
 def test_exact_critics_lie_on_their_side() -> None:
     """In the mean over 400 matrices of 64, at 2 nats: below, above, or for DV above by Jensen."""
     task, generator = make_task("gaussian", 2.0, 5), torch.Generator().manual_seed(0)
-    found = measure_exact(task, ESTIMATORS, 64, 400, generator).measured
+    found = measure_exact(task, ESTIMATORS, 64, 400, generator)
     for name, each in found.items():
         if ESTIMATORS[name].side == "lower":
             assert each.bias_nats < 3 * each.standard_error_nats
@@ -99,8 +99,8 @@ def test_a_trained_critic_learns_and_stays_below_the_exact_one(critic: str, shor
     """InfoNCE on correlated Gaussians: near the exact critic (x^T W y less so), not above it by 3 standard errors."""
     task = make_task("gaussian", 1.0, 2)
     (level,) = train([task], ["info_nce"], critic, 48, 200, 60, seed=0)
-    found = level.measured["info_nce"]
-    exact = measure_exact(task, ["info_nce"], 48, 200, torch.Generator().manual_seed(1)).measured["info_nce"]
+    found = level["info_nce"]
+    exact = measure_exact(task, ["info_nce"], 48, 200, torch.Generator().manual_seed(1))["info_nce"]
     error = math.hypot(found.standard_error_nats, exact.standard_error_nats)
     assert found.mean_nats < exact.mean_nats + 3 * error
     assert found.mean_nats > exact.mean_nats - short_nats
@@ -112,7 +112,7 @@ def test_every_objective_teaches(names: list[str]) -> None:
     task = make_task("gaussian", 1.0, 2)
     (level,) = train([task], names, "separable", 32, 150, 60, seed=0)
     for name in names:
-        found = level.measured[name]
+        found = level[name]
         assert 0.4 < found.mean_nats
         if ESTIMATORS[name].side == "lower":
             assert found.mean_nats < 1 + 3 * found.standard_error_nats
@@ -129,10 +129,7 @@ def test_estimators_with_one_objective_share_a_critic() -> None:
 def test_training_is_the_seeds() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    runs = [
-        [level.measured for level in train([make_task("cubic", 1.0, 2)], ["dv"], "separable", 8, 5, 4, seed)]
-        for seed in (0, 0, 1)
-    ]
+    runs = [list(train([make_task("cubic", 1.0, 2)], ["dv"], "separable", 8, 5, 4, seed)) for seed in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
     assert torch.equal(torch.get_rng_state(), before)
 

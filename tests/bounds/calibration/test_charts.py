@@ -2,7 +2,7 @@
 
 import math
 
-from cpc.bounds.calibration.figure import estimates_figure
+from cpc.bounds.calibration.calibrate import estimates_figure
 
 
 def a_row(critic: str, estimator: str, true_nats: float, mean: float | None) -> dict:

@@ -26,7 +26,7 @@ def test_the_exact_critic(information_nats: float, tabled: Sequence[tuple[float,
     generator = torch.Generator().manual_seed(0)
     exact = make_task("gaussian", information_nats, 20)
     for (num_candidates, num_matrices), (mean, error) in zip(NUMS_MATRICES.items(), tabled, strict=True):
-        found = measure_exact(exact, ["info_nce"], num_candidates, num_matrices, generator).measured["info_nce"]
+        found = measure_exact(exact, ["info_nce"], num_candidates, num_matrices, generator)["info_nce"]
         assert abs(found.mean_nats - mean) < 3 * math.hypot(error, found.standard_error_nats)
         assert found.mean_nats < math.log(num_candidates)
 

@@ -55,10 +55,10 @@ def test_blocks_of_equal_size(generator: torch.Generator) -> None:
 
 def test_members_with_empty_blocks() -> None:
     offsets = torch.tensor([0, 2, 2, 5])
-    members = block_members(torch.tensor([2, 1, 0, 2]), offsets)
-    assert members.position.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
-    assert members.row.tolist() == [0, 0, 0, 2, 2, 3, 3, 3]
-    assert members.end.tolist() == [3, 3, 5, 8]
+    members, row, end = block_members(torch.tensor([2, 1, 0, 2]), offsets)
+    assert members.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
+    assert row.tolist() == [0, 0, 0, 2, 2, 3, 3, 3]
+    assert end.tolist() == [3, 3, 5, 8]
 
 
 def test_without_a_compiler_the_log_says_so(

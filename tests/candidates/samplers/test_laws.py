@@ -11,18 +11,8 @@ from einops import repeat
 from scipy import stats
 from torch import Tensor
 
-from cpc.candidates.samplers import (
-    All,
-    Bernoulli,
-    Counts,
-    LearnedUnigram,
-    LogUniform,
-    Partition,
-    Uniform,
-    UniformMixture,
-    Unigram,
-)
-from cpc.candidates.samplers.alias_table import build_alias_table
+from cpc.candidates.samplers import All, Bernoulli, Counts, LearnedUnigram, LogUniform, Partition, Uniform, Unigram
+from cpc.candidates.samplers.unigram import build_alias_table
 
 # The six classes of shared notes on unbiased counts: logits, law, and the sum that candidates estimate.
 LOGITS = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, -0.3], dtype=torch.float64)
@@ -51,7 +41,6 @@ LAWS = {
     "unigram": lambda n, **manner: Unigram(torch.arange(n) % 5, 0.75, **manner),
     "learned_unigram": learned,
     "partition": part,
-    "uniform_mixture": lambda n, **manner: UniformMixture(LogUniform(n, **manner), 0.3),
 }
 
 
@@ -161,10 +150,7 @@ def test_learned_unigram_counts_what_it_is_trained_on(generator: torch.Generator
     torch.testing.assert_close(draw.log_count_targets[0], torch.tensor([2.0, 2.0]).log())
     torch.testing.assert_close(sampler.probabilities(), torch.tensor([4, 1, 3, 1], dtype=torch.float64) / 9)
     sampler.eval().sample(None, 8, targets, generator=generator)
-    UniformMixture(sampler).eval().sample(None, 8, targets, generator=generator)
     assert sampler.num_seen.tolist() == [4, 1, 3, 1]
-    UniformMixture(sampler).sample(None, 8, targets[:1], generator=generator)
-    assert sampler.num_seen.tolist() == [6, 1, 3, 1]
 
 
 def embedded(proposal: Tensor, num_classes: int) -> Tensor:
@@ -367,19 +353,13 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
         (lambda: Uniform(4, shared=False), 4, "exclude", "3 classes.*1 are excluded"),
         (lambda: Unigram([2, 1, 0, 0]), 3, "keep", "num_sampled=3.*2 classes.*lower num_sampled"),
         (lambda: Uniform(1, replacement=True), 1, "exclude", "hits='remove'"),
-        (
-            lambda: Unigram([0, 0, 1, 1]),
-            1,
-            "keep",
-            "class 0 is a target, but the sampler never draws it.*UniformMixture",
-        ),
+        (lambda: Unigram([0, 0, 1, 1]), 1, "keep", "class 0 is a target, but the sampler never draws it"),
         (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
         (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "num_sampled=3 must be at least 1 and at most 2"),
         (lambda: All(4), 3, "keep", "of All=3 must be 4"),
         (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
         (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
         (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
-        (lambda: UniformMixture(Uniform(4), 1.0), 1, "keep", "share=1.0"),
         (lambda: Unigram([1.0, -1]), 1, "keep", "at least 0 everywhere"),
         (lambda: Unigram([1.0, math.nan]), 1, "keep", "finite"),
         (lambda: Unigram([0.0, 0]), 1, "keep", "must be positive and finite"),
@@ -416,14 +396,10 @@ def test_a_law_that_was_left_open_follows_and_no_other(kind: type[Unigram | Bern
     assert proposal(given) == proposal(told) == proposal(loaded) == pytest.approx([6, 1, 1])
 
 
-def test_a_mixture_and_what_does_not_follow() -> None:
-    counts = torch.tensor([1, 3, 4])
-    mixture = UniformMixture(Unigram(3), share=0.5)
-    mixture.follow(counts)
-    torch.testing.assert_close(mixture.probabilities(), counts.double() / 16 + 1 / 6)
+def test_what_does_not_follow() -> None:
     for sampler in (Uniform(3), LogUniform(3), LearnedUnigram(3)):
         before = sampler.probabilities()
-        sampler.follow(counts)
+        sampler.follow(torch.tensor([1, 3, 4]))
         assert torch.equal(sampler.probabilities(), before)
 
 
@@ -446,8 +422,4 @@ def test_expected_counts_of_a_law(num: int) -> None:
 
 
 def test_laws_that_change_have_no_expected_counts() -> None:
-    parts = Partition(9, 3)
-    assert parts.expected_counts(2) is None
-    assert UniformMixture(parts).expected_counts(2) is None
-    mixture = UniformMixture(Unigram([1, 2, 5], replacement=True), 0.4)
-    torch.testing.assert_close(mixture.expected_counts(3), 3 * mixture.probabilities())
+    assert Partition(9, 3).expected_counts(2) is None

@@ -75,7 +75,7 @@ def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
         (lambda: partition(4, [2, 3, 0], 2).words_of_part(), "no current part yet"),
         (lambda: partition(4, [], 2), "num_batches=0 must be at least 1"),
         (lambda: partition(4, [4], 2), "targets run from 4 to 4"),
-        (lambda: partition(4, [1, 1, 1, 0, 1, 2], 2, 3), "batch 1 has 3 unique words, more than max_words=2"),
+        (lambda: partition(4, [1, 1, 1, 0, 1, 2], 2, 3), "its number of words=3 must be at most 2"),
     ],
 )
 def test_what_cannot_be_cut_is_named(call: Callable[[], object], message: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.extreme import kernel_tree as kernel_tree_module
 from benchmarks.extreme.kernel_tree import KernelTree
 from benchmarks.extreme.kernels import PositiveRandomFeatures
-from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
+from cpc.candidates.kernels import Quadratic, RandomFourier
 from cpc.candidates.samplers import (
     NO_TARGET,
     BlockMass,
@@ -135,12 +135,19 @@ def test_draws_follow_the_declared_law(name: str, hits: str, path: str, generato
 
 
 @pytest.mark.parametrize(("has_tiles", "hits"), [(True, "keep"), (True, "exclude"), (False, "exclude")])
-@pytest.mark.parametrize("mass", [lambda dim: CentroidMass(), lambda dim: FeatureMass(RandomFourier(dim, 10))])
-@pytest.mark.parametrize("dim", [24, 25, 80])
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(lambda dim=dim: TwoLevel(3001, dim, TEMPERATURE, CentroidMass(), block_size=150) for dim in (24, 25, 80)),
+        lambda: TwoLevel(3001, 25, TEMPERATURE, FeatureMass(RandomFourier(25, 10)), block_size=150),
+        lambda: KernelTree(1100, RandomFourier(24, 10), 0.2),
+        lambda: KernelTree(1100, Quadratic(24), 0.2),
+        lambda: KernelTree(1100, PositiveRandomFeatures(24, 32), 0.2),
+    ],
+)
 def test_compiled_draws_are_those_in_torch(
-    dim: int,
-    mass: Callable[[int], BlockMass],
-    hits: str,
+    build: Callable[[], QuerySampler],
+    hits: Hits,
     has_tiles: bool,
     monkeypatch: pytest.MonkeyPatch,
     generator: torch.Generator,
@@ -150,34 +157,13 @@ def test_compiled_draws_are_those_in_torch(
         disable_matrix_tiles(monkeypatch)
     if two_level_module.compiled(two_level_module.SOURCE) is None:
         pytest.skip("no C compiler")
-    classes, queries = (F.normalize(torch.randn(num, dim, generator=generator), dim=1) for num in (3001, 23))
-    targets = torch.randint(3001, (23, 3), generator=generator)
+    sampler = build()
+    num, dim = sampler.num_classes, sampler.dim
+    queries = F.normalize(torch.randn(23, dim, generator=generator), dim=1)
+    targets = torch.randint(num, (23, 3), generator=generator)
     targets[5, 1:] = NO_TARGET
     targets[6] = targets[6, 0]
-    sampler = TwoLevel(3001, dim, TEMPERATURE, mass(dim), block_size=150)
-    sampler.refresh(classes)
-    assert_draws_are_those_in_torch(sampler, queries, targets, hits, monkeypatch)
-
-
-@pytest.mark.parametrize("hits", ["keep", "remove", "exclude"])
-@pytest.mark.parametrize("kernel", [RandomFourier(24, 10), Quadratic(24), PositiveRandomFeatures(24, 32)])
-def test_compiled_walks_are_those_in_torch(
-    kernel: KernelMap, hits: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
-) -> None:
-    if kernel_tree_module.compiled(kernel_tree_module.SOURCE) is None:
-        pytest.skip("no C compiler")
-    classes, queries = (F.normalize(torch.randn(num, 24, generator=generator), dim=1) for num in (1100, 23))
-    targets = torch.randint(1100, (23, 3), generator=generator)
-    targets[5, 1:] = NO_TARGET
-    targets[6] = targets[6, 0]
-    sampler = KernelTree(1100, kernel, 0.2)
-    sampler.refresh(classes)
-    assert_draws_are_those_in_torch(sampler, queries, targets, hits, monkeypatch)
-
-
-def assert_draws_are_those_in_torch(
-    sampler: QuerySampler, queries: Tensor, targets: Tensor, hits: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    sampler.refresh(F.normalize(torch.randn(num, dim, generator=generator), dim=1))
     draws = []
     for _ in range(2):
         draws.append(sampler.sample(queries, 40, targets, hits, torch.Generator().manual_seed(2)))
@@ -537,7 +523,6 @@ def test_refused(name: str, generator: torch.Generator) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SoftmaxSampler(0, DIM), "num_classes=0"),
         (lambda: SoftmaxSampler(3, DIM, temperature=0.0), "temperature=0.0"),
         (lambda: KernelTree(3, RandomFourier(DIM, 4), uniform_share=0.0), "sums can be negative"),
         (
@@ -545,8 +530,6 @@ def test_refused(name: str, generator: torch.Generator) -> None:
             "PositiveRandomFeatures, whose sums",
         ),
         (lambda: KernelTree(3, Quadratic(DIM), uniform_share=1.0), r"not in \[0, 1\)"),
-        (lambda: TwoLevel(3, DIM, blocks="clusters"), "blocks='clusters' is not one of kmeans"),
-        (lambda: TwoLevel(3, DIM, block_size=0), "block_size=0"),
         (lambda: TwoLevel(3, DIM, uniform_share=0.0), "must be positive and below 1"),
         (lambda: TwoLevel(3, DIM, mass=FeatureMass(Quadratic(5))), "the kernel's dim=5 must be 8"),
     ],

@@ -105,35 +105,24 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def test_phn_positions_are_samples_at_16_khz(tmp_path):
+def test_phn_positions_are_samples_at_16_khz_and_csv_columns_have_names(tmp_path):
+    file = write(tmp_path / "x.csv", "label,word,end,start,path\na,w,0.5,0.25,d/u.wav\n,,0.25,0,d/u.wav\n")
+    assert read_alignments(file).segments("d/u.wav") == [Segment(0.0, 0.25, ""), Segment(0.25, 0.5, "a")]
     file = write(tmp_path / "sa1.PHN", "0 3200 h#\n3200 4000 sh\n")
     assert read_alignments(file).segments("sa1.wav") == [Segment(0.0, 0.2, "h#"), Segment(0.2, 0.25, "sh")]
 
 
-@pytest.mark.parametrize("text", [LONG, SHORT], ids=["long", "short"])
+PENN = SHORT.replace('"ooTextFile"', '"ooTextFile short"')  # as the Penn aligner names the short format
+
+
+@pytest.mark.parametrize("text", [LONG, SHORT, PENN], ids=["long", "short", "penn"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_textgrid_reads_the_same_long_and_short_in_every_encoding(tmp_path, text, encoding):
     file = write(tmp_path / "a.TextGrid", text, encoding)
     assert read_alignments(file).segments("a.flac") == PHONES
     assert read_alignments(file, tier="words").segments("a.flac") == [Segment(0.0, 0.5, 'say "2 = two" [1]')]
-
-
-def test_textgrid_lists_its_tiers_where_the_default_is_not_among_them(tmp_path):
-    file = write(tmp_path / "a.TextGrid", LONG.replace('"phones"', '"segments"'))
-    with pytest.raises(
-        ValueError, match=r"no interval tier 'phones'; its interval tiers are words, segments \(and the point.*clicks"
-    ):
-        read_alignments(file).segments("a.wav")
-
-
-def test_textgrid_with_a_single_interval_tier_needs_no_name(tmp_path):
-    single = SHORT.replace("<exists>\n2", "<exists>\n1").split('"IntervalTier"\n"phones"')[0]
+    single = SHORT.replace("<exists>\n2", "<exists>\n1").split('"IntervalTier"\n"phones"')[0]  # it needs no name
     assert read_alignments(write(tmp_path / "a.TextGrid", single)).labels == ['say "2 = two" [1]']
-
-
-def test_textgrids_of_the_penn_aligner_name_the_short_format(tmp_path):
-    file = write(tmp_path / "a.TextGrid", SHORT.replace('"ooTextFile"', '"ooTextFile short"'))
-    assert read_alignments(file).segments("a.flac") == PHONES
 
 
 @pytest.mark.parametrize("command", ["items", "probe", "pretrain"])
@@ -154,9 +143,7 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
             return set(corpus.classes)
         return data.probe_data(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
 
-    with pytest.raises(
-        ValueError, match=r"no interval tier 'phones'; its interval tiers are words, segments .*; name one with `tier`"
-    ):
+    with pytest.raises(ValueError, match=r"no interval tier 'phones'; .* words, segments \(and .*clicks\); set `tier"):
         labels()
     if command == "items":
         with pytest.raises(ValueError, match="no phone of the 1 files has a neighbour"):
@@ -195,10 +182,7 @@ def test_ctm_neighbours_that_overlap_by_rounding_meet_where_the_later_begins(tmp
     assert (
         sum(f"{a:.2f}" != f"{b:.2f}" for a, b in zip(edges[1:], edges[:-1] + np.diff(edges).round(2), strict=True)) > 0
     )
-
-
-def test_ctm_fields_behind_the_label(tmp_path):
-    file = write(tmp_path / "a.ctm", "u 1 0 0.5 a\u00a0b NA lex ann\nu 1 0.5 0.5 \u2028c 0.9\n")
+    file = write(tmp_path / "fields.ctm", "u 1 0 0.5 a\u00a0b NA lex ann\nu 1 0.5 0.5 \u2028c 0.9\n")
     assert read_alignments(file).labels == ["\u2028c", "a\u00a0b"][::-1]
 
 
@@ -208,16 +192,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_utterance(tmp_path):
 
 
 def test_ctm_groups_files_and_adds_durations(tmp_path):
-    file = write(tmp_path / "x.ctm", ";; comment\nutt2 1 0.10 0.05 b\nutt1 A 0 0.5 a 0.9\nutt2 1 0.00 0.10 a\n")
-    alignments = read_alignments(file)
+    lines = ";; comment\nutt2 1 0.10 0.05 b\nutt1 A 0 0.5 a 0.9\nutt2 1 0.00 0.10 a\nutt2 1 0.1 0 x\n"  # x: no duration
+    alignments = read_alignments(write(tmp_path / "x.ctm", lines))
     assert alignments.names == ["utt2", "utt1"]
     assert [label for *_, label in alignments.segments("spk/utt2.flac")] == ["a", "b"]
     assert alignments.segments("spk/utt2.flac")[1].end_seconds == pytest.approx(0.15)
-
-
-def test_csv_finds_its_columns_by_name(tmp_path):
-    file = write(tmp_path / "x.csv", "label,word,end,start,path\na,w,0.5,0.25,d/u.wav\n,,0.25,0,d/u.wav\n")
-    assert read_alignments(file).segments("d/u.wav") == [Segment(0.0, 0.25, ""), Segment(0.25, 0.5, "a")]
 
 
 def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
@@ -241,6 +220,13 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
         ("a.phn", "-5 -5 x\n", r"line 1.*before 0"),
         ("a.phn", "inf inf x\n", r"line 1.*not finite"),
+        ("a.csv", "path,start,end,label\na.wav,0,nan,p\n", r"a\.csv, line 2: .*not finite"),
+        ("a.ctm", "a 1 0 1e400 p\n", r"a\.ctm, line 1: .*not finite"),
+        ("a.csv", f"path,start,end,label\na,0,1,{'p' * 200_000}\n", r"line 2: is not a row of a CSV \(field larger"),
+        ("a.txt", f"b 1 2\na 1 {10**20} 2\n", r"a\.txt, line 2: '10+' is not a label id"),
+        ("a.TextGrid", '"ooTextFile" "TextGrid" 0 1\n<exists> 1e400 "x"', r"line 2: expected a count, found inf"),
+        ("a.TextGrid", '"ooTextFile" "TextGrid" 0 1\n<exists> -1 "x"', r"line 2: expected a count, found -1"),
+        ("a.TextGrid", '"ooTextFile" "TextGrid" 0 1\n<exists> 1.5 "x"', r"line 2: expected a count, found 1\.5"),
         ("a.phn", "0 100 x\n200 300 y\n100 200 z\n", r"a\.phn, line 3: begins at 0\.00625 s, before the line above"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.489 0.5 b\n", r"line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.01 a\nu 1 0.0 0.01 b\n", r"line 2.*'b'.*overlaps"),
@@ -250,60 +236,33 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.txt", "u1 1 2\0\n", r"a\.txt holds NUL bytes"),
         ("a.phn", "0 100 x\0\n", r"a\.phn, byte 7: a NUL"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has channels 1 and 2"),
-        ("a.ctm", "u 1 0.0 a\n", r"line 1.*is not 'file channel"),
-        ("a.ctm", "u 1 zero 0.5 a\n", r"line 1: 'zero'"),
-        ("a.ctm", "u 1 0.5 -0.1 a\n", r"line 1.*ends before"),
         ("a.csv", "path,start,label\n", r"no column end"),
-        ("a.csv", "path,start,end,label\nu,0,1,a\nu,1,2\n", r"line 3: 3 cells"),
         ("a.csv", "path,start,end,label\nu,0,1,a\nu,1,2s,b\n", r"line 3: '2s'"),
         ("a.txt", "u1 1 2\nu2 1 x2\n", r"line 2: 'x2' is not a label id"),
         ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is not a label id"),
         ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
         ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 also has the line 1"),
-        (
-            "a.TextGrid",
-            LONG.replace("xmax = 0.125", "xmax = 0.3"),
-            r"a\.TextGrid, line 30.*'' from.*overlaps the previous interval, which ends at 0\.3 s",
-        ),
+        ("a.TextGrid", LONG.replace("xmax = 0.125", "xmax = 0.3"), r"line 30.* overlaps .* ends at 0\.3 s"),
         ("a.TextGrid", LONG.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
-        ("a.TextGrid", LONG.replace('"words"', '"phones"'), r"line 21: a second interval tier .* 'phones'"),
-        (
-            "a.TextGrid",
-            LONG.replace("size = 3\n        intervals", "size = 2\n        intervals"),
-            r"line 34: expected a string, found 0",
-        ),
+        ("a.TextGrid", LONG.replace('"words"', '"phones"'), r"line 21: .* second interval tier, found phones"),
+        ("a.TextGrid", LONG.replace("size = 3\n  ", "size = 2\n  "), r"line 34: expected a string, found 0"),
         ("a.TextGrid", LONG.replace("points: size = 1", "points: size = 0"), r"line 44: expected the end .*0\.3"),
-        ("a.TextGrid", LONG.replace("size = 3\nitem", "size = 2\nitem"), r"line 38: expected the end of the file"),
         ("a.TextGrid", LONG + SHORT, r"line 46: expected the end of the file"),
         ("a.TextGrid", LONG.replace("xmax = 0.25", "xmax = 0.1"), r"line 30: .*ends before it starts"),
         ("a.TextGrid", LONG.replace("xmin = 0.25", "xmin = 0.05"), r"line 34: .*'ɛː' from 0\.05 s to 0\.5 s"),
-        (
-            "a.TextGrid",
-            LONG.replace('0.5\n            text = "ɛː', '0.7\n            text = "ɛː'),
-            "0.7 s ends after its tier, at 0.5 s",
-        ),
+        ("a.TextGrid", SHORT.replace('0.5\n"ɛː', '0.7\n"ɛː'), "0.7 s ends after its tier, at 0.5 s"),
         ("a.TextGrid", SHORT.replace("0\n0.5\n<", "0.5\n0\n<"), r"line 5: expected an end that is not before"),
-        ("a.TextGrid", SHORT.replace('"TextTier"', "").replace("IntervalTier", "Interval"), "line 8: a tier must be"),
+        ("a.TextGrid", SHORT.replace("IntervalTier", "Interval"), "line 8: expected IntervalTier or TextTier, found"),
         ("a.TextGrid", SHORT.replace('"s"', '"s\ns"'), r"line 21: .* 's\\ns' from 0 s to 0\.125 s has a line break"),
-        ("a.TextGrid", LONG[:600], r"expected .*, found the end of the file"),
         ("a.TextGrid", SHORT[:-20], r"line 25: expected a string, found the end of the file"),
         ("a.TextGrid", SHORT.replace('0.125\n"s', 'nan\n"s'), r"line 23: expected a number, found \"s\""),
         ("a.TextGrid", LONG.replace('"s"', '"s'), r"line 36: expected a number, found"),
-        ("a.TextGrid", LONG.replace("s: size = 3", "s: size = 4"), r"line 38: .* number, found \"TextTier\""),
-        ("a.TextGrid", "nothing", r"expected a string, found the end"),
     ],
 )
 def test_malformed_lines_are_named(tmp_path, name, text, message):
     file = write(tmp_path / name, text)
     with pytest.raises(ValueError, match=message):
         _ = read_alignments(file).labels
-
-
-def test_text_in_no_known_encoding_is_refused(tmp_path):
-    file = tmp_path / "a.ctm"
-    file.write_bytes("u 1 0 1 é\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"a\.ctm, byte \d+: 0x.. is not UTF-8"):
-        read_alignments(file)
 
 
 def test_paths_match_exactly_then_without_suffix_then_by_stem(tmp_path):
@@ -381,9 +340,7 @@ def test_labels_that_end_after_their_audio_are_refused_with_both_times(tmp_path)
     manifest = seconds_manifest(tmp_path, {"a.wav": 1.5, "b.wav": 2, "c.wav": 3, "d.wav": 1})
     table = "a 1 0.0 1500 x\nb 1 0 1.0 x\nb 1 1.0 1.04 y\nc 1 1 2.06 z\n"  # b ends 40 ms after its audio, c 60 ms
     alignments = read_alignments(write(tmp_path / "x.ctm", table))
-    with pytest.raises(
-        ValueError, match=r"2 of 3 labelled files have labels (.|\n)*a\.wav: labels until 1500 s, audio until 1\.5"
-    ) as e:
+    with pytest.raises(ValueError, match=r"2 of 3 labelled (.|\n)*a\.wav: labels until 1500 s, audio until 1\.5") as e:
         check_alignments(alignments, manifest, range(4))
     assert "c.wav: labels until 3.06 s, audio until 3 s" in str(e.value)
     assert "b.wav" not in str(e.value)
@@ -468,11 +425,6 @@ def test_frame_labels_of_nothing_are_unlabelled():
     assert frame_labels(segments, 4, 0.25, 0.25, {"a": 0, "b": 1}).tolist() == [0, 1, 1, -100]
 
 
-def test_segments_without_duration_are_left_out(tmp_path):
-    file = write(tmp_path / "a.ctm", "u 1 0.0 0.5 a\nu 1 0.5 0 b\nu 1 0.5 0.5 c\n")
-    assert read_alignments(file).labels == ["a", "c"]
-
-
 def test_alignments_travel_to_worker_processes(tmp_path):
     alignments = read_alignments(write(tmp_path / "a.txt", "u1 1 1 2\n"))
     assert pickle.loads(pickle.dumps(alignments)).segments("u1.wav") == alignments.segments("u1.wav")
@@ -481,8 +433,6 @@ def test_alignments_travel_to_worker_processes(tmp_path):
 def test_the_librispeech_fixture_of_cpc_audio():
     if not TINY.is_dir():
         pytest.skip(f"{TINY} is not there")
-    import soundfile
-
     alignments = read_alignments(TINY / "phone_labels.txt")
     audio = {file.relative_to(TINY).as_posix(): file for file in TINY.rglob("*.flac")}
     assert (sum(path in alignments for path in audio), len(audio), len(alignments)) == (2, 9, 6)
@@ -497,32 +447,3 @@ def test_the_librispeech_fixture_of_cpc_audio():
         assert frame_labels(segments, len(ids), 0.01, 0.005, classes).tolist() == ids
         duration_seconds = soundfile.info(file).duration
         assert 0 <= duration_seconds - segments[-1].end_seconds < 0.03  # a label or two short, never longer
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.csv", "path,start,end,label\na.wav,0,{},p\n", r"a\.csv, line 2: .*not finite"),
-        ("a.ctm", "a 1 0 {} p\n", r"a\.ctm, line 1: .*not finite"),
-        ("a.phn", "0 {} p\n", r"a\.phn, line 1: .*not finite"),
-    ],
-)
-@pytest.mark.parametrize("number", ["nan", "inf", "1e400"])
-def test_times_without_end_are_refused(tmp_path, name, text, message, number):
-    with pytest.raises(ValueError, match=message):
-        _ = read_alignments(write(tmp_path / name, text.format(number))).labels
-
-
-def test_absurd_numbers_are_named_with_their_line(tmp_path):
-    phones = write(tmp_path / "a.txt", f"b 1 2\na 1 {10**20} 2\n")
-    with pytest.raises(ValueError, match=r"a\.txt, line 2: '10+' is not a label id"):
-        _ = read_alignments(phones).labels
-    for count in ("1e400", "-1", "1.5"):
-        grid = write(tmp_path / "a.TextGrid", f'"ooTextFile" "TextGrid" 0 1\n<exists> {count} "IntervalTier" "phones"')
-        with pytest.raises(ValueError, match=r"a\.TextGrid, line 2: expected a count, found (inf|-1|1\.5)"):
-            _ = read_alignments(grid).labels
-    table = write(tmp_path / "a.csv", f"path,start,end,label\na,0,1,{'9' * 5000}\n")
-    assert read_alignments(table).labels == ["9" * 5000]
-    write(table, f"path,start,end,label\na,0,1,{'p' * 200_000}\n")
-    with pytest.raises(ValueError, match=r"a\.csv, line 2: is not a row of a CSV \(field larger"):
-        read_alignments(table)

@@ -1,7 +1,7 @@
 """What augmentation does to a waveform, against closed forms, and where it is applied."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from scipy import signal, stats
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import cpc
-from cpc.config.description import build
 from cpc.data import Audio
 from cpc.data.audio.augmentation import (
     Augmenter,
@@ -92,12 +91,10 @@ def windows(data: Audio) -> WindowDataset:
 @pytest.mark.parametrize("noise", ["white", "pink", "brown", "recorded"])
 @pytest.mark.parametrize("band", [None, (80.0, 240.0)])
 def test_noise_has_its_ratio_and_lies_in_its_band(noise: str, band: tuple | None, recordings: Path) -> None:
-    noise = str(recordings) if noise == "recorded" else noise
+    where = pack(cpc.data.read_manifest(recordings), RATE, progress=False) if noise == "recorded" else None
     options = WaveformAugmentation(noise_snr_db=(7.0, 7.0), noise=noise, noise_band_hz=band)
-    audio = cpc.data.Audio(manifest="unread", augmentation=options)
-    where = None if options.recordings is None else pack(cpc.data.read_manifest(noise), RATE, progress=False)
     x = 0.1 * sine(500)
-    added = Augmenter(audio.augmentation, RATE, where)(x, key=3) - x  # type: ignore[arg-type]
+    added = Augmenter(options, RATE, where)(x, key=3) - x
     assert level_db(x) - level_db(added) == pytest.approx(7, abs=0.01)
     if band is not None:
         hz, power = signal.periodogram(added, RATE, "hann")
@@ -150,7 +147,7 @@ def test_reverberation_is_a_causal_convolution() -> None:
     np.testing.assert_allclose(reverberate(x, response), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("cents", [-1200.0, -300.0, -40.0, 0.0, 150.0, 300.0, 1200.0])
+@pytest.mark.parametrize("cents", [-1200.0, -40.0, 0.0, 300.0, 1200.0])
 def test_pitch_goes_up_by_its_cents_and_nothing_else_changes(cents: float) -> None:
     for hz in (150.0, 440.0, 2000.0):
         shifted = shift_pitch(sine(hz), cents, RATE)
@@ -307,44 +304,12 @@ def test_clean_latents_are_predicted_from_changed_contexts(speech: Path, generat
     clean = output._replace(latents=net.encoder(batch.target))
     expected = net.loss_part(clean, net.sequences(clean, batch), generator)
     assert torch.equal(net.loss(batch).loss, expected.loss)
+    gradients = [torch.autograd.grad(loss, list(net.parameters())) for loss in (net.loss(batch).loss, expected.loss)]
+    torch.testing.assert_close(*gradients)  # through contexts and positives
     assert not torch.equal(net.loss(batch).loss, net.loss(batch._replace(target=None)).loss)
     # what is predicted of an unchanged batch is its own latents
     same = batch._replace(x=batch.target)
     assert torch.allclose(net.loss(same).loss, net.loss(same._replace(target=None)).loss)
-
-
-def test_gradients_reach_the_encoder_by_both_ways(speech: Path) -> None:
-    batch = windows(audio(speech, **EVERYTHING)).__getitems__([(file, 1000 * NUM_CHANGES) for file in (1, 2, 3, 4)])
-    net = model().double()
-    batch = batch.beside(next(net.parameters()))
-
-    def gradient(detach: str) -> torch.Tensor:
-        net.zero_grad()
-        output, target = net(batch.x), net.encoder(batch.target)
-        queries = {name: q.detach() if detach == "past" else q for name, q in output.queries.items()}
-        latents = target.detach() if detach == "target" else target
-        net.loss_part(output._replace(latents=latents, queries=queries), net.sequences(output, batch)).loss.backward()
-        return torch.cat([each.grad.flatten() for each in net.encoder.parameters()])
-
-    net.zero_grad()
-    net.loss(batch).loss.backward()
-    whole = torch.cat([each.grad.flatten() for each in net.encoder.parameters()])
-    by_target, by_past = gradient("past"), gradient("target")
-    assert by_target.norm() > 0.01 * whole.norm()
-    assert by_past.norm() > 0.01 * whole.norm()
-    torch.testing.assert_close(by_target + by_past, whole)
-
-
-def test_options_survive_a_config(speech: Path) -> None:
-    data = audio(speech, **EVERYTHING)
-    built = build(data.saved_settings, kind=Audio)
-    assert built.augmentation == data.augmentation
-    assert data.saved_settings["init_args"]["augmentation"] == asdict(data.augmentation)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="pitch"):
-        build(
-            data.saved_settings | {"init_args": data.saved_settings["init_args"] | {"augmentation": {"pitch": 3}}},
-            kind=Audio,
-        )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import soundfile
 import torch
 import torchaudio
 
-from cpc.data.audio.headers import Header, read_header, read_headers
+from cpc.data.audio.headers import read_header
 from cpc.data.audio.pack import read_audio, read_blocks, resampled_length
 
 
@@ -54,9 +54,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("name", "rate", "channels", "options"), FORMATS)
-def test_blocks_equal_the_whole_file_decoded_at_once(
-    tmp_path: Path, name: str, rate: int, channels: int, options: dict
-) -> None:
+def test_blocks_equal_the_whole_file(tmp_path: Path, name: str, rate: int, channels: int, options: dict) -> None:
     path = write(tmp_path / name, speechlike(int(3.1 * rate) + 17, channels, seed=rate % 7), rate, **options)
     whole = decoded_at_once(path, 16000)
     np.testing.assert_allclose(read_audio(path, 16000)[: len(whole)], whole, atol=1e-4)
@@ -85,15 +83,6 @@ def test_blocks_of_any_size_join_without_a_seam(tmp_path: Path, old: int, new: i
             assert len(blocks) > 5
 
 
-def test_lengths_are_exact_where_torchaudio_rounds(tmp_path: Path) -> None:
-    """torchaudio computes ceil(n * new / old) in float32; ours counts every sample of a long file."""
-    num_samples = next(n for n in range(2_000_000, 3_000_000) if n * 160 % 441 == 1)
-    path = write(tmp_path / "a.flac", 0.1 * np.random.default_rng(0).standard_normal((num_samples, 1)), 44100)
-    length = -(-num_samples * 160 // 441)
-    assert len(decoded_at_once(path, 16000)) == length - 1
-    assert len(read_audio(path, 16000)) == length
-
-
 def test_resampled_length_is_the_exact_ceiling() -> None:
     lengths = [1, 440, 441, 442, 10**12 + 1]
     expected = [1, 160, 160, 161, -((-(10**12 + 1) * 160) // 441)]
@@ -113,22 +102,6 @@ def test_samples_that_are_no_numbers_name_the_file(tmp_path: Path, bad: float) -
     path = write(tmp_path / "broken.wav", x, 16000, subtype="FLOAT")
     with pytest.raises(ValueError, match=r"broken\.wav: holds NaN or infinite"):
         read_audio(path, 8000)
-
-
-def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
-    good = write(tmp_path / "a.wav", speechlike(4000, 1), 16000)
-    (tmp_path / "b.wav").touch()
-    found = read_headers([good, tmp_path / "b.wav", tmp_path / "c.wav"], 2)
-    assert isinstance(found[0], Header)
-    assert "b.wav: is empty" in str(found[1])
-    assert "c.wav: there is no such file" in str(found[2])
-    with pytest.raises(ValueError, match=r"c\.wav: there is no such file"):
-        read_audio(tmp_path / "c.wav", 16000)
-    with pytest.raises(ValueError, match="Is a directory"):
-        read_audio(tmp_path, 16000)
-    soundfile.write(tmp_path / "none.wav", np.zeros(0), 16000)
-    with pytest.raises(ValueError, match="holds no samples"):
-        read_audio(tmp_path / "none.wav", 16000)
 
 
 def test_real_speech() -> None:

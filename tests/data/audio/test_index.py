@@ -68,27 +68,14 @@ def test_index_takes_any_named_groups_as_columns(tmp_path: Path) -> None:
     assert manifest.column("split") == ["recordings"] * 3
 
 
-def test_index_elsewhere_holds_absolute_paths_and_works_from_there(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "lists/all.csv"
-    manifest = index_folder(corpus, out, progress=False)
-    assert all(Path(path).is_absolute() for path in manifest.paths)
-    assert read_manifest(out).files == sorted(manifest.files)
-    assert not (corpus / "manifest.csv").exists()
-
-
-def test_index_follows_linked_folders_once(corpus: Path, tmp_path: Path) -> None:
-    elsewhere = write_noise(tmp_path / "disk/dora/7.wav")
-    (corpus / "linked").symlink_to(elsewhere.parent)
-    (corpus / "train/again").symlink_to(corpus)  # a loop
-    assert len(index_folder(corpus, progress=False)) == 7
-
-
 def test_index_never_replaces_a_manifest_unasked(corpus: Path) -> None:
     index_folder(corpus, progress=False)
     with pytest.raises(ValueError, match=r"manifest\.csv exists already; set `overwrite`"):
         index_folder(corpus, progress=False)
     write_noise(corpus / "test/cleo/8.wav")
     assert len(index_folder(corpus, overwrite=True, progress=False)) == 7
+    with pytest.raises(ValueError, match="not a folder"):
+        index_folder(corpus / "nowhere", progress=False)
 
 
 def cut(path: Path, fraction: float) -> None:
@@ -141,14 +128,6 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
         assert len(index_folder(corpus, skip_bad=True, progress=False)) == 5
 
 
-def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "a.m4a").touch()
-    with pytest.raises(ValueError, match=r"no audio below .* \(found: 1 \.m4a\)"):
-        index_folder(tmp_path, progress=False)
-    with pytest.raises(ValueError, match="not a folder"):
-        index_folder(tmp_path / "nowhere", progress=False)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -156,22 +135,16 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
         ({"split_level": -3}, r"split_level=-3"),
         ({"speaker_pattern": "(?P<speaker>[a-z"}, "not a regular expression"),
         ({"speaker_pattern": "[a-z]+"}, "no named group"),
-        (
-            {"speaker_pattern": "(?P<speaker>anna|bert)"},
-            r"2 of 6 paths do not match speaker_pattern=.*:\n  test/cleo/5",
-        ),
+        ({"speaker_pattern": "(?P<speaker>anna|bert)"}, r"2 of 6 paths do not match .*:\n  test/cleo/5"),
         ({"speaker_pattern": "(?P<path>.)"}, "names path"),
         ({"speaker_pattern": "(?P<speaker>.)", "speaker_level": 0}, "names speaker"),
         ({"num_workers": 0}, "`num_workers`=0"),
         (
             {"split_level": 0, "valid_share": 0.1},
-            r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` name them",
+            r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` name",
         ),
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
-        (
-            {"valid_share": 0.6, "test_share": 0.4},
-            r"valid_share=0\.6 and test_share=0\.4 must not be negative, and their sum must be below 1",
-        ),
+        ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4 must not"),
         ({"valid_share": -0.1}, r"`valid_share`=-0\.1"),
         ({"split_by": "speaker"}, r"6 of 6 files have no speaker, but split_by='speaker':\n  test/cleo/5"),
         ({"split_by": "speaker", "speaker_level": 0}, "test, train: these 2 are too few, since train, valid"),
@@ -197,7 +170,7 @@ def test_a_plain_folder_is_split_by_chance(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("folders", "splits"), [("training dev eval", "train valid test"), ("train-clean-5 dev-clean-2", "train valid")]
 )
-def test_first_folders_that_say_splits_are_the_splits(
+def test_first_folders_say_splits(
     tmp_path: Path, folders: str, splits: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for place, folder in enumerate(folders.split()):
@@ -243,14 +216,6 @@ def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:
     assert len(manifest.select("an4_clstk")) == 948
     assert len(set(manifest.select("an4test_clstk").column("speaker"))) == 10
     assert manifest.seconds.sum() == pytest.approx(2903, abs=1)
-
-
-def test_a_file_and_a_link_to_it_are_refused(tmp_path: Path) -> None:
-    write_noise(tmp_path / "train/a.wav")
-    (tmp_path / "valid").mkdir()
-    (tmp_path / "valid/a.wav").symlink_to("../train/a.wav")
-    with pytest.raises(ValueError, match=r"two names(?s:.*)train/a\.wav and valid/a\.wav"):
-        index_folder(tmp_path, split_level=0, progress=False)
 
 
 def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:

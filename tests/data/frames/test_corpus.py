@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from cpc.data.frames.corpus import FrameCorpus, Recording
 from cpc.data.frames.modality import Frames
@@ -28,7 +27,7 @@ def test_windows_are_slices_of_one_episode(corpus: FrameCorpus) -> None:
         for x, row, (_, start) in zip(batch.x, batch.sequence_id.tolist(), drawn, strict=True):
             assert corpus.recording.splits[row] == "train"
             assert 0 <= start <= corpus.recording.lengths[row] - 10
-            frames = corpus.recording.read(row, 0, 99, 1)[:, 0]
+            frames = corpus.recording.read(row)
             np.testing.assert_array_equal(x[:, 1], frames[start : start + 10])
             np.testing.assert_array_equal(x[1:, 0], x[:-1, 1])
 
@@ -45,13 +44,6 @@ def test_episodes_of_like_length_that_show_something_else_are_other_data(tmp_pat
         check_same_batches(saved, same.windows("train").draws["made_from"])
 
 
-def test_every_window_of_a_pass_comes_once(corpus: FrameCorpus) -> None:
-    windows = corpus.windows("train")
-    stream = corpus.batches(windows, "uniform", 1, seed=0)
-    episodes = [stream.batch(index)[0][0] for index in range(stream.num_slots)]
-    assert np.bincount(episodes).tolist() == (windows.lengths // 10).tolist()
-
-
 def test_an_episode_shorter_than_a_window_is_padded(recording: Recording) -> None:
     corpus = FrameCorpus(recording.folder.parent, window_frames=50, stack=1)
     windows = corpus.windows("train")
@@ -65,9 +57,7 @@ def test_bad_input(recording: Recording, tmp_path: Path) -> None:
     source = str(recording.folder.parent)
     encoder = FrameEncoder((12, 8), 4, widths=(4,), kernels=(3,), strides=(2,))
     assert Frames(source=source).open(encoder).stacks.shape == (1, 12, 8)
-    with pytest.raises(
-        ValueError, match=r"takes stacks of frames of 1 x 12 x 8 pixels, but those of .* are 2 x 12 x 8"
-    ):
+    with pytest.raises(ValueError, match=r"stacks of frames of 1 x 12 x 8 pixels, but .* are 2 x 12 x 8"):
         Frames(source=source, stack=2).open(encoder)
     with pytest.raises(ValueError, match="holds no recorded episodes"):
         Frames(source=str(tmp_path)).open(encoder)
@@ -76,14 +66,7 @@ def test_bad_input(recording: Recording, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="episodes have no speakers"):
         FrameCorpus(source, 10, 1).check("train", needs_speakers=True)
     for options in ({"cache_dir": str(tmp_path)}, {"skip_bad": True}):
-        with pytest.raises(ValueError, match="recordings are not packed"):
+        with pytest.raises(ValueError, match="recordings are not"):
             Frames(source=source, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"`stack`=0 must be at least 1"):
         Frames(source=source, stack=0)
-
-
-def test_statistics_reach_the_encoder(corpus: FrameCorpus) -> None:
-    encoder = FrameEncoder((12, 8), 4, num_frames=2, widths=(4,), kernels=(3,), strides=(2,))
-    Frames(source="unknown").standardise(encoder, corpus)
-    mean, std = corpus.statistics("train")
-    torch.testing.assert_close((encoder.pixel_mean.item(), encoder.pixel_std.item()), (mean, std))

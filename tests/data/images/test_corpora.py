@@ -78,9 +78,6 @@ def test_cifar10_jpeg_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     write_jpegs(path, 2, side=33)
     with pytest.raises(SystemExit, match=r"image 0 is \(33, 33, 3\), but must be \(32, 32, 3\)"):
         prepare(monkeypatch, "cifar10_jpeg", tmp_path)
-    path.write_text("words")
-    with pytest.raises(SystemExit, match=r"test_jpeg_packed\.npz: cannot be read as an npz file"):
-        prepare(monkeypatch, "cifar10_jpeg", tmp_path)
     path.unlink()
     with pytest.raises(SystemExit, match=r"there is no .*test_jpeg_packed\.npz: see the card of the corpus"):
         prepare(monkeypatch, "cifar10_jpeg", tmp_path)
@@ -121,21 +118,13 @@ def test_mnist_refusals(monkeypatch: pytest.MonkeyPatch, mnist: tuple[Path, np.n
     float_header = idx(images[4:]).replace(b"\x08", b"\x0d", 1)
     for content, complaint in (
         (whole[: len(whole) // 2], r"t10k-images-idx3-ubyte\.gz: cannot be unpacked"),
-        (b"words", r"\.gz: cannot be unpacked"),
-        (
-            gzip.compress(idx(images[4:])[:-1]),
-            r"t10k-images-idx3-ubyte: is not an idx file of bytes with 3 axes, or a trunc",
-        ),
-        (gzip.compress(b""), "is not an idx file"),
+        (gzip.compress(idx(images[4:])[:-1]), r"ubyte: is not an idx file of bytes with 3 axes, or a trunc"),
         (gzip.compress(float_header), "is not an idx file of bytes"),
         (gzip.compress(idx(images[:2])), "t10k has 2 images and 3 labels"),
     ):
         path.write_bytes(content)
         with pytest.raises(SystemExit, match=complaint):
             prepare(monkeypatch, "mnist", root)
-    path.unlink()
-    with pytest.raises(SystemExit, match=r"there is no .*t10k-images-idx3-ubyte\.gz: see the card of the corpus"):
-        prepare(monkeypatch, "mnist", root)
     assert not (root / "train.npz").exists()
 
 
@@ -170,20 +159,6 @@ def test_real_caltech101_small(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "20 classes: Faces, Leopards, airplanes" in printed
 
 
-def test_stl10(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "stl10_binary"
-    folder.mkdir()
-    for name, num_images in (("train", 4), ("test", 2), ("unlabeled", 3)):
-        np.zeros((num_images, 3, 96, 96), np.uint8).tofile(folder / f"{name}_X.bin")
-        np.ones(num_images, np.uint8).tofile(folder / f"{name}_y.bin")
-    (folder / "class_names.txt").write_text("airplane\nbird\n")
-    prepare(monkeypatch, "stl10", tmp_path)
-    printed = capsys.readouterr().out
-    assert re.search(r"train +4 +4 +\(published: 5000\)\n", printed)
-    assert re.search(r"unlabelled +3 +0 +\(published: 100000\)\n", printed)
-    assert "2 classes: airplane, bird" in printed
-
-
 def test_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in ("train/n01/a.JPEG", "train/n02/b.JPEG", "val/n01/c.JPEG"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -197,9 +172,7 @@ def test_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("corpus", "dataset"), [("stl10", "STL10"), ("cifar100", "CIFAR100"), ("imagenet", "ImageNet")]
 )
-def test_what_is_not_there_is_told_how_to_get(
-    corpus: str, dataset: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_absent_corpora(corpus: str, dataset: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=rf"error: .*{dataset}"):
         prepare(monkeypatch, corpus, tmp_path)
 

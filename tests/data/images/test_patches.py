@@ -154,9 +154,6 @@ def test_the_largest_numbers_stay_within_the_image(monkeypatch: pytest.MonkeyPat
     patches = PatchAugmentation("v1", GRID, FILL)(x, np.arange(4))
     assert torch.equal(patches[:, -1, -1, :, :15, :15], x[:, :, 25:, 25:])
     assert torch.isfinite(PatchAugmentation("v2", GRID, FILL)(x, np.arange(4))).all()
-
-
-def test_small_patches_are_jittered_too() -> None:
     assert PatchAugmentation("v1", PatchGrid(8, 4), FILL).crop_size == 7
 
 
@@ -165,8 +162,5 @@ def test_grey_patches_keep_their_one_channel() -> None:
     patches = augmentation(torch.rand(3, 1, 40, 40), np.arange(3))
     assert patches.shape == (3, 4, 4, 1, 16, 16)
     assert patches[..., 4:12, 4:12].var((4, 5)).min() > 0
-
-
-def test_an_unknown_augmentation_is_named() -> None:
     with pytest.raises(ValueError, match="kind='v3' is not one of none, v1, v2"):
         PatchAugmentation("v3", GRID, FILL)

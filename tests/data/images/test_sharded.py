@@ -74,9 +74,9 @@ def test_batches_and_statistics_are_those_of_the_images(source: Path, sharded: P
 
 
 def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
-    with pytest.raises(ValueError, match=r"squares of 14 pixels in 3 channels, but 12 pixels .* set `load_size` to 14"):
+    with pytest.raises(ValueError, match=r"squares of 14 pixels in 3 channels, but `load_size` 12 in 3 channels is"):
         open_source(sharded, load_size=None).images  # noqa: B018
-    with pytest.raises(ValueError, match="not files to decode: set `packed` to true"):
+    with pytest.raises(ValueError, match="`packed`=false is for image files"):
         open_source(sharded, packed=False)
     with pytest.raises(ValueError, match="is sharded already"):
         shard_corpus(sharded, sharded.parent / "twice", image_size=14)
@@ -85,7 +85,7 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "give `image_size` for images, or write a manifest of audio"),
+        ({}, "give `image_size` for images, or write one of audio with"),
         ({"image_size": 8, "sample_rate_hz": 8000.0}, "`sample_rate_hz`=8000.0 does not apply to images"),
         ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes must have from 192"),
         ({"image_size": 0}, "image_size"),
@@ -94,9 +94,7 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
         ({"image_size": 8, "shard_mb": float("nan")}, "`shard_mb`=nan must be a finite number"),
     ],
 )
-def test_options_of_another_kind_are_refused(
-    source: Path, tmp_path: Path, options: dict[str, float], words: str
-) -> None:
+def test_options_of_another_kind(source: Path, tmp_path: Path, options: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         shard_corpus(source, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
@@ -110,5 +108,5 @@ def test_audio_in_shards_is_no_source_of_images(sharded: Path, tmp_path: Path) -
     (tmp_path / "manifest.csv").write_bytes((sharded / TABLE_NAME).read_bytes())
     (tmp_path / INDEX_NAME).write_text(json.dumps(index))
     assert Shards(tmp_path).num_bytes == NUM_IMAGES * SIDE * SIDE * 3
-    with pytest.raises(ValueError, match="holds no images: name a folder that `cpc data shard` made from images"):
+    with pytest.raises(ValueError, match="holds no images: `cpc data shard` made it from other data"):
         read_image_source(tmp_path)

@@ -57,20 +57,6 @@ def test_splits_of_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folders", "splits"),
-    [("training evaluation", "train test"), ("Train DEV", "train valid"), ("train2017 val2017", "train valid")],
-)
-def test_other_words_for_splits(tmp_path: Path, folders: str, splits: str, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [f"{folder}/{of_class}/1.png" for folder in folders.split() for of_class in ("ant", "bee")]
-    table = read_image_source(write_images(tmp_path, *names), valid_share=0.0)
-    assert table.classes == ["ant", "bee"]
-    split_of = dict(zip(folders.split(), splits.split(), strict=True))
-    assert table.splits == [split_of[name.split("/")[0]] for name in table.names]
-    first, last = splits.split()
-    assert capsys.readouterr().err == f"data: {tmp_path}: 4 images, splits {first} 2, {last} 2, 2 classes (ant, bee)\n"
-
-
-@pytest.mark.parametrize(
     ("names", "expected"),
     [
         ("fit/0.png fit/1.png holdout/0.png", "train:fit train:fit train:holdout"),  # unknown words are classes
@@ -89,12 +75,9 @@ def test_layouts_of_folders(tmp_path: Path, names: str, expected: str) -> None:
     ("names", "complaint"),
     [
         (["a/1.png", "2.png"], r"1 images in .* lie beside the folders a:\n  2\.png"),
-        (["train/a/1.png", "test/a/2.png", "extra/3.png"], r"splits test, train beside 1 other folders:\n  extra"),
-        (["cat/1.png", "unlabelled/3.png"], r"splits unlabelled beside 1 other folders:\n  cat"),
-        (
-            ["train/a/1.png", "train/2.png"],
-            r"1 images in .* beside the folders of their split's classes:\n  train/2\.png",
-        ),
+        (["train/a/1.png", "test/a/2.png", "extra/3.png"], r"1 other .* beside the splits test, train:\n  extra"),
+        (["cat/1.png", "unlabelled/3.png"], r"1 other folders of .* lie beside the splits unlabelled:\n  cat"),
+        (["train/a/1.png", "train/2.png"], r"beside the folders of their split's classes:\n  train/2\.png"),
     ],
 )
 def test_folders_that_could_mean_two_things_are_refused(tmp_path: Path, names: list[str], complaint: str) -> None:
@@ -115,11 +98,8 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("nowhere", "there is no folder or npz file nowhere; name data sets of torchvision as NAME:ROOT"),
-        (
-            "svhn:data",
-            "'svhn' is not one of the known data sets of torchvision: cifar10, cifar100, imagenet, mnist, stl10",
-        ),
+        ("nowhere", "there is no folder or npz file nowhere; data sets of torchvision are named NAME:ROOT"),
+        ("svhn:data", "'svhn' is not one of the known data sets of torchvision: cifar10"),
         (Path(__file__), "is not an npz file"),
     ],
 )
@@ -203,14 +183,11 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"x_train": RGB}, "has no array 'images', only x_train"),
     "float": ({"images": RGB / 255}, r"images are float64 \[6, 5, 7, 3\], but must be uint8"),
     "channels_first": ({"images": RGB.transpose(0, 3, 1, 2)}, r"images are uint8 \[6, 3, 5, 7\], but"),
-    "two_channels": ({"images": RGB[..., :2]}, r"images are uint8 \[6, 5, 7, 2\], but"),
     "one_image": ({"images": RGB[0, ..., 0]}, r"images are uint8 \[5, 7\], but"),
     "no_image": ({"images": RGB[:0]}, r"images are uint8 \[0, 5, 7, 3\], but .* n at least 1"),
     "few_labels": ({"images": RGB, "labels": [0, 1]}, r"labels is int64 \[2\], but must be whole numbers \[6\]"),
-    "real_sequence": ({"images": RGB, "sequence": np.zeros(6)}, r"sequence is float64 \[6\], but must be whole"),
     "real_labels": ({"images": RGB, "labels": np.zeros(6)}, r"labels is float64 \[6\], but must be whole"),
-    "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "labels go from -2 to 0, but must lie between -1"),
-    "huge_label": ({"images": RGB, "labels": [10**15] + [0] * 5}, "labels go from 0 to 10+, but must lie between -1"),
+    "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "labels go from -2 to 0, but must lie in -1"),
     "wrapped_label": ({"images": RGB, "labels": np.array([2**64 - 1] + [0] * 5, np.uint64)}, "labels go from 0 to 184"),
     "high_label": (
         {"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]},
@@ -219,7 +196,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),
     "few_splits": ({"images": RGB, "split": ["train"]}, r"split is <U5 \[1\], but must be strings \[6\]"),
-    "strange_split": ({"images": RGB, "split": ["kept"] * 6}, "the split 'kept' is not one of train, valid, test"),
+    "strange_split": ({"images": RGB, "split": ["kept"] * 6}, "1 splits of .* are none of train, .*:\n  'kept'"),
     "pickled": ({"images": RGB, "labels": np.array([None] * 6)}, "cannot be read as an npz file .*allow_pickle"),
 }
 
@@ -288,9 +265,7 @@ def test_sequences_are_of_one_file_and_held_out_together(tmp_path: Path) -> None
 
 def test_unknown_arrays_are_mentioned(tmp_path: Path) -> None:
     path = save(tmp_path / "train.npz", images=RGB, label=[1] * 6, split=["test"] * 6)
-    with pytest.warns(
-        UserWarning, match="the arrays label are ignored; only classes, images, labels, sequence, split are"
-    ):
+    with pytest.warns(UserWarning, match="label are ignored; only classes, images, labels, sequence, split"):
         assert set(read_image_source(path).splits) == {"test"}
     with pytest.warns(UserWarning, match="the arrays label, split are ignored; only classes, images, labels"):
         assert set(read_image_source(tmp_path, valid_share=0.0).splits) == {"train"}
@@ -342,12 +317,12 @@ def test_stl10_that_is_not_whole(stl10: Path) -> None:
     labels = (folder / "test_y.bin").read_bytes()
     for wrong in (labels[:-1], labels[:-1] + b"\0", labels[:-1] + b"\x0b"):
         (folder / "test_y.bin").write_bytes(wrong)
-        with pytest.raises(ValueError, match=rf"test_y\.bin: holds {len(wrong)} labels.* 1 to 10 for each of 3"):
+        with pytest.raises(ValueError, match=r"test_X\.bin or its labels are truncated or damaged"):
             read_image_source(f"stl10:{stl10}")
     (folder / "test_y.bin").write_bytes(labels)
     images = folder / "unlabeled_X.bin"
     images.write_bytes(images.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"unlabeled_X\.bin is truncated"):
+    with pytest.raises(ValueError, match=r"unlabeled_X\.bin or its labels are truncated"):
         read_image_source(f"stl10:{stl10}")
     images.unlink()
     get = re.escape(f"torchvision.datasets.STL10('{stl10}', download=True)")
@@ -355,24 +330,40 @@ def test_stl10_that_is_not_whole(stl10: Path) -> None:
         read_image_source(f"stl10:{stl10}")
 
 
-def write_cifar(root: Path, dataset: type[torchvision.datasets.CIFAR10], label_key: str, classes: list[str]) -> None:
+def write_cifar(root: Path, dataset: type[torchvision.datasets.CIFAR10], label_key: str) -> None:
     folder = root / dataset.base_folder
     folder.mkdir()
     for name, _ in dataset.train_list + dataset.test_list:
         data = RNG.integers(0, 256, (4, 3072), np.uint8)
         (folder / name).write_bytes(pickle.dumps({"data": data, label_key: RNG.integers(0, 10, 4).tolist()}))
+    classes = [f"class {number}" for number in range(10)]
     (folder / dataset.meta["filename"]).write_bytes(pickle.dumps({dataset.meta["key"]: classes}))
 
 
-@pytest.mark.parametrize(("name", "key"), [("cifar10", "labels"), ("cifar100", "fine_labels")])
-def test_cifar_as_torchvision_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
+def write_mnist(root: Path) -> None:
+    raw = root / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for prefix, num in (("train", 4), ("t10k", 3)):
+        for name, values in (
+            ("images-idx3", RNG.integers(0, 256, (num, 28, 28), np.uint8)),
+            ("labels-idx1", np.arange(num, dtype=np.uint8)),
+        ):
+            header = bytes((0, 0, 8, values.ndim)) + np.array(values.shape, ">u4").tobytes()
+            (raw / f"{prefix}-{name}-ubyte").write_bytes(header + values.tobytes())
+
+
+@pytest.mark.parametrize(("name", "key"), [("cifar10", "labels"), ("cifar100", "fine_labels"), ("mnist", "")])
+def test_data_sets_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
     dataset = getattr(torchvision.datasets, name.upper())
-    write_cifar(tmp_path, dataset, key, [f"class {number}" for number in range(10)])
+    if key:
+        write_cifar(tmp_path, dataset, key)
     with pytest.raises(ValueError, match=rf"no complete {name.upper()}.*datasets\.{name.upper()}\("):
-        read_image_source(f"{name}:{tmp_path}")  # the checksums are others
+        read_image_source(f"{name}:{tmp_path}")  # the checksums of CIFAR are others, MNIST is not there
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
+    if not key:
+        write_mnist(tmp_path)
     table = read_image_source(f"{name}:{tmp_path}", valid_share=0.0)
-    assert table.classes[9] == "class 9"
+    assert len(table.classes) == 10
     for split in ("train", "test"):
         expected = dataset(tmp_path, train=split == "train")
         assert len(expected) == len(table.rows(split))
@@ -381,32 +372,8 @@ def test_cifar_as_torchvision_reads_it(tmp_path: Path, monkeypatch: pytest.Monke
             assert table.labels[row] == label
 
 
-def write_idx(path: Path, values: np.ndarray) -> None:
-    header = bytes((0, 0, 8, values.ndim)) + np.array(values.shape, ">u4").tobytes()
-    path.write_bytes(header + values.tobytes())
-
-
-def test_mnist(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no complete MNIST"):
-        read_image_source(f"mnist:{tmp_path}")
-    raw = tmp_path / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    images = RNG.integers(0, 256, (7, 28, 28), np.uint8)
-    for prefix, part in (("train", slice(0, 4)), ("t10k", slice(4, 7))):
-        write_idx(raw / f"{prefix}-images-idx3-ubyte", images[part])
-        write_idx(raw / f"{prefix}-labels-idx1-ubyte", np.arange(7, dtype=np.uint8)[part])
-    table = read_image_source(f"mnist:{tmp_path}", valid_share=0.0)
-    assert table.splits == ["train"] * 4 + ["test"] * 3
-    assert table.labels.tolist() == list(range(7))
-    for row in range(7):
-        np.testing.assert_array_equal(pixels(table, row), images[row])
-    (raw / "train-images-idx3-ubyte").write_bytes(b"")
-    with pytest.raises(ValueError, match="no complete MNIST"):
-        read_image_source(f"mnist:{tmp_path}")
-
-
 def test_imagenet_reports_on_its_validation_part(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no folder train, no val of ImageNet; put ILSVRC2012_devkit.*unpack"):
+    with pytest.raises(ValueError, match=r"no folder train, no val of ImageNet; torchvision.*unpacks"):
         read_image_source(f"imagenet:{tmp_path}")
     names = [f"train/n0144{number % 2}/{number}.JPEG" for number in range(40)]
     write_images(tmp_path, *names, "val/n01440/v.JPEG", "test/not_labelled.JPEG")
@@ -439,59 +406,23 @@ def test_valid_is_drawn_from_the_split_that_is_trained_on(tmp_path: Path) -> Non
     assert "valid" not in alone.splits
 
 
-def test_valid_is_drawn_by_name_and_images_that_come_later_move_none(tmp_path: Path) -> None:
-    write_images(tmp_path, *(f"train/a/{number:03}.png" for number in range(100)), "test/a/1.png", "unlabelled/1.png")
-    before = read_image_source(tmp_path, valid_share=0.2)
-    assert 8 <= Counter(before.splits)["valid"] <= 32
-    assert [Counter(before.splits)[split] for split in ("test", "unlabelled")] == [1, 1]
-    write_images(tmp_path, *(f"train/0/{number:03}.png" for number in range(50)), "unlabelled/2.png")
-    after = read_image_source(tmp_path, valid_share=0.2)
-    assert len(after) == len(before) + 51
-    split_of = dict(zip(after.names, after.splits, strict=True))
-    assert [split_of[name] for name in before.names] == before.splits
-    assert read_image_source(tmp_path, valid_share=0.2, seed=1).splits != after.splits
-    (tmp_path / "valid" / "a").mkdir(parents=True)
-    write_images(tmp_path, "valid/a/mine.png")
-    assert Counter(read_image_source(tmp_path, valid_share=0.2).splits)["valid"] == 1
-
-
 def test_a_source_of_test_images_or_of_one_image_cannot_be_divided(tmp_path: Path) -> None:
     write_images(tmp_path / "tests", "test/a/1.png", "test/a/2.png")
     assert read_image_source(tmp_path / "tests").splits == ["test", "test"]
     write_images(tmp_path / "one", "a/1.png")
-    with pytest.raises(
-        ValueError, match=r"a/1\.png: these 1 are too few, since train, valid need at least one each; add some, or set"
-    ):
+    with pytest.raises(ValueError, match=r"a/1\.png: these 1 are too few, since train, valid need at least one each"):
         read_image_source(tmp_path / "one")
 
 
 # The table.
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> ImageTable:
-    return read_image_source(write_images(tmp_path, "train/a/1.png", "train/b/2.png", "valid/a/3.png"))
-
-
-def test_rows_of_a_split(table: ImageTable) -> None:
-    assert table.rows(None).tolist() == [0, 1, 2]
-    assert table.rows("valid").tolist() == [2]
-    with pytest.raises(ValueError, match=r"no image in .* is of split 'test'; the splits are train, valid"):
-        table.rows("test")
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"names": ["x", "y", "x"]}, r"1 names in .* occur more than once in the table:\n  x"),
-        ({"splits": ["train"]}, "columns of a table must have the same length; found .*'splits': 1"),
-        ({"splits": ["train", "dev", "test"]}, "the split 'dev' is not one of train, valid, test"),
-        ({"labels": np.array([0, 2, -2])}, r"2 of 3 labels in .* are neither the index of one of 2 classes.*\n.*: 2\n"),
-    ],
-)
-def test_tables_that_are_wrong_are_refused(table: ImageTable, change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        replace(table, **change)
+def test_tables_that_are_wrong_are_refused(tmp_path: Path) -> None:
+    table = read_image_source(write_images(tmp_path, "train/a/1.png", "train/b/2.png", "valid/a/3.png"))
+    with pytest.raises(ValueError, match=r"1 names in .* occur more than once in the table:\n  x"):
+        replace(table, names=["x", "y", "x"])
+    with pytest.raises(ValueError, match="columns of a table must have the same length"):
+        replace(table, splits=["train"])
 
 
 def test_fewer_images_than_promised_take_no_memory(tmp_path: Path) -> None:
@@ -499,9 +430,7 @@ def test_fewer_images_than_promised_take_no_memory(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("images.npy", "w") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
         stream.write(bytes(64))
-    with pytest.raises(
-        ValueError, match=r"a\.npz: cannot be read as an npz file \(fewer images than its shape \[10{12}, 8"
-    ):
+    with pytest.raises(ValueError, match=r"a\.npz: cannot .*\(fewer images than its shape \[10{12}, 8"):
         read_image_source(tmp_path / "a.npz")
 
 
@@ -517,20 +446,6 @@ def test_one_image_under_two_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / "arrays/valid.npz").symlink_to("train.npz")
     with pytest.raises(ValueError, match=r"two names(?s:.*)train\.npz and valid\.npz"):
         read_image_source(tmp_path / "arrays")
-
-
-@pytest.mark.parametrize("name", ["a.npz", "a.png"])
-def test_what_may_not_be_read_is_not_called_damaged(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    (tmp_path / name).write_text("nothing")
-    source = tmp_path / name if name == "a.npz" else tmp_path
-    monkeypatch.setattr(
-        "cpc.data.store.untrusted.open_regular", refuse
-    )  # root, who runs tests, may read whatever its mode
-    with pytest.raises(ValueError, match=rf"{name}: cannot be read \(Permission denied\)$"):
-        pixels(read_image_source(source, valid_share=0.0), 0)
 
 
 def test_an_image_that_is_only_large_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

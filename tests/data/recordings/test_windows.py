@@ -10,7 +10,7 @@ import torch
 
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.pack import pack
-from cpc.data.recordings.windows import WindowDataset, initialisation_windows
+from cpc.data.recordings.windows import WindowDataset, unpadded_samples
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 from cpc.data.streams.stream import UniformBatches
@@ -90,15 +90,6 @@ def test_windows_of_some_recordings_one_by_one_and_at_once(source: Source) -> No
     assert at_once.labels.tolist() == [[3, 17, 3], [1, 0, 3], [3, 500, 3], [0, 4000, 3]]
 
 
-def test_without_labels_and_groups(source: Source) -> None:
-    dataset = WindowDataset(source.samples, WINDOW, sequence_ids=np.arange(6) + 100)
-    batch = dataset.__getitems__([(0, 0), (5, 1000)])
-    assert batch.labels.shape == (2, 0)
-    assert batch.labels.dtype == batch.group_id.dtype == batch.sequence_id.dtype == batch.num_valid.dtype == torch.int64
-    assert batch.group_id.tolist() == [-1, -1]
-    assert batch.sequence_id.tolist() == [100, 105]
-
-
 def test_a_window_that_begins_near_the_end_is_padded(source: Source) -> None:
     dataset = WindowDataset(source.samples, WINDOW)
     inside, beyond = (dataset.__getitems__([window]) for window in ((2, 0), (3, LENGTHS[3] - 400)))
@@ -109,37 +100,29 @@ def test_a_window_that_begins_near_the_end_is_padded(source: Source) -> None:
 
 
 def test_initialisation_windows_are_all_signal_and_come_from_every_recording_long_enough(source: Source) -> None:
-    x = initialisation_windows(source.samples, WINDOW, 32, seed=3)
+    dataset = WindowDataset(source.samples, WINDOW)
+    x = dataset.initialisation(32, seed=3)
     assert x.shape == (32, WINDOW, *source.arrays[0].shape[1:])
     assert x.dtype == torch.float32
     levels = x.flatten(1).mean(1) / 0.1 - 1
     assert set(levels.round().int().tolist()) == {row for row, length in enumerate(LENGTHS) if length >= WINDOW}
     assert (x.flatten(1) - 0.1 * (levels.round() + 1)[:, None]).abs().max() < 0.021  # no zeros of padding
-    assert torch.equal(x, initialisation_windows(source.samples, WINDOW, 32, seed=3))
-    assert not torch.equal(x, initialisation_windows(source.samples, WINDOW, 32, seed=4))
-
-
-def test_initialisation_windows_are_drawn_as_training_draws_them_if_all_are_long_enough(source: Source) -> None:
-    dataset = WindowDataset(source.samples, 250)
-    windows = UniformBatches(**dataset.draws, batch_size=32, seed=5).batch(0)
-    x = initialisation_windows(source.samples, 250, 32, seed=5)
-    assert torch.equal(x, dataset.__getitems__(windows).x)
+    assert torch.equal(x, dataset.initialisation(32, seed=3))
+    assert not torch.equal(x, dataset.initialisation(32, seed=4))
 
 
 def test_initialisation_windows_of_short_recordings_are_as_long_as_the_median(source: Source) -> None:
-    x = initialisation_windows(source.samples, 20000, 16, seed=0)
-    assert x.shape[:2] == (16, int(np.median(LENGTHS)))
-    assert (x > 0.05).all()
-    silent = SimpleNamespace(num_samples=np.zeros(3, np.int64), sample_rate_hz=16000, read=print)
+    window_samples = unpadded_samples(source.samples.num_samples, 20000)
+    assert window_samples == int(np.median(LENGTHS))
+    assert (WindowDataset(source.samples, window_samples).initialisation(16, seed=0) > 0.05).all()
+    silent = WindowDataset(SimpleNamespace(num_samples=np.zeros(3, np.int64), read=print), 1000)
     with pytest.raises(ValueError, match="none of the 3 recordings holds a sample"):
-        initialisation_windows(silent, 1000, 16, seed=0)
+        silent.initialisation(16, seed=0)
 
 
 def test_arguments_that_do_not_fit(source: Source) -> None:
     with pytest.raises(ValueError, match="group_ids has 2 entries for 6 recordings"):
         WindowDataset(source.samples, WINDOW, group_ids=np.array([0, 1]))
-    with pytest.raises(ValueError, match="sequence_ids has 7 entries"):
-        WindowDataset(source.samples, WINDOW, sequence_ids=np.arange(7))
     with pytest.raises(ValueError, match="num_latents=0"):
         WindowDataset(source.samples, WINDOW, labels=lambda *a: np.array(a))
     with pytest.raises(ValueError, match="window_samples=0"):

@@ -15,10 +15,7 @@ SHARES: dict[str, Any] = {"valid_share": 0.2, "test_share": 0.2}
     ("paragraph", "sentences"),
     [
         ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        (
-            "\u201cGo!\u201d he said. \u201cNow.\u201d She went.",
-            ["\u201cGo!\u201d he said.", "\u201cNow.\u201d", "She went."],
-        ),
+        ("\u201cGo!\u201d he said. \u201cNow.\u201d So.", ["\u201cGo!\u201d he said.", "\u201cNow.\u201d", "So."]),
         ("Mr. and Mrs. Weston met J. Knightley. They left.", ["Mr. and Mrs. Weston met J. Knightley.", "They left."]),
         ("at 3.5 per cent. of it, e.g. London.", ["at 3.5 per cent. of it, e.g. London."]),
         ('Stop... "Why?" (Silence.) So.', ["Stop...", '"Why?"', "(Silence.)", "So."]),

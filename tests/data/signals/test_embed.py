@@ -39,9 +39,7 @@ def folder_of(model: cpc.CPC, tmp_path: Path, channels: tuple[str, ...] | None) 
     return tmp_path / "model"
 
 
-def test_channels_are_those_of_the_run(
-    model: cpc.CPC, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_channels_of_the_run(model: cpc.CPC, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(model, tmp_path, ("z", "x"))
     (file.parent / "manifest.csv").write_text("path\nwalk.csv\n")  # no recording
     (written,) = embed(folder, [file.parent], tmp_path / "out", progress=False)
@@ -78,8 +76,5 @@ def test_advice_that_names_no_option_of_the_command_says_so(
 
 def test_other_channels_are_refused(model: cpc.CPC, file: Path, tmp_path: Path) -> None:
     folder = folder_of(model, tmp_path, None)
-    with pytest.raises(ValueError, match=r"walk.csv holds 1 recordings of 3 channels \(x, y, z\).* reads 2 channels"):
-        embed(folder, [file], tmp_path / "out", progress=False)
-    folder = folder_of(model, tmp_path, ("x", "w"))
-    with pytest.raises(ValueError, match="has no channel 'w', only x, y, z"):
+    with pytest.raises(ValueError, match=r"walk.csv holds 1 recordings of the channels x, y, z, but must hold one"):
         embed(folder, [file], tmp_path / "out", progress=False)

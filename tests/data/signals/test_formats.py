@@ -38,7 +38,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert recordings.labels["label"].codes(0, 2, 5).tolist() == [-1, 0, -1, -1, 0]
     assert decode(read_recordings(tmp_path, channels=["volts"])).shape == (100_000, 1)
     parquet.write_table(pa.table({"x": pa.array([1.0, None, 3.0]), "y": ["a", "b", "c"]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"a.parquet, line 1: the column 'y' holds string, no numbers"):
+    with pytest.raises(ValueError, match=r"a.parquet, line 1: the column 'y' holds string, no number"):
         decode(read_recordings(tmp_path, sample_rate_hz=1))
     masked = decode(read_recordings(tmp_path, sample_rate_hz=1, channels=["x"], missing="mask"))
     np.testing.assert_array_equal(masked[:, 0], [1, np.nan, 3])
@@ -137,11 +137,7 @@ def test_decimal_commas_and_fields_without_a_number(tmp_path: Path, suffix: str)
     for field, text in (("physical_min", "-327,6"), ("physical_max", "327,5")):
         np.testing.assert_array_equal(decode(read_recordings(edf_with(path, field, text))), right)
     for field, text, message in (
-        (
-            "digital_max",
-            "",
-            r"digital_max of channel B is '', not a finite number: correct the header, or choose other",
-        ),
+        ("digital_max", "", r"digital_max of channel B is '', not a finite number: correct the"),
         ("physical_max", "high", r"physical_max of channel B is 'high'"),
         ("physical_max", "-327,6", r"physical_min and physical_max of channel B are both -327.6"),
         ("duration", "0,5", r"the duration of a record is '0,5', no number"),
@@ -170,9 +166,7 @@ def test_wfdb_with_several_samples_per_frame(tmp_path: Path) -> None:
     ]
     (tmp_path / "p.hea").write_text("\n".join([*lines, ""]))
     wfdb.wrann("p", "qrs", np.array([0, 100, 29_999]), ["N"] * 3, write_dir=str(tmp_path))
-    with pytest.raises(
-        ValueError, match=r"p.hea: channels have different rates: I 300 Hz, II 300 Hz, BP 100 Hz; choose"
-    ):
+    with pytest.raises(ValueError, match=r"p.hea: .* different rates: I 300 Hz, II 300 Hz, BP 100 Hz"):
         read_recordings(tmp_path)
     recordings = read_recordings(tmp_path, channels=["II", "I"])
     assert recordings.sample_rate_hz == 300

@@ -87,14 +87,11 @@ def test_a_table_of_labels_in_the_folder(tmp_path: Path, key: str) -> None:
     assert len({(row["group"], row["split"]) for row in rows}) == 6
 
 
-def test_an_index_with_another_name_is_no_recording(folder: Path) -> None:
-    for _ in range(2):
-        assert len(index_folder(folder, folder / "all.csv", overwrite=True, progress=False)) == 21
-
-
-def test_without_groups_there_is_no_column(folder: Path) -> None:
+def test_without_groups_there_is_no_column_and_an_index_with_another_name_is_no_recording(folder: Path) -> None:
     index_folder(folder, progress=False)
     assert list(read(folder)[0]) == ["path", "split"]
+    for _ in range(2):
+        assert len(index_folder(folder, folder / "all.csv", overwrite=True, progress=False)) == 21
 
 
 def test_refusals(folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpc.data.recordings.windows import PackedRecordings, signal_statistics
+from cpc.data.recordings.windows import PackedRecordings
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 
@@ -51,7 +51,7 @@ def test_layouts_of_npz(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path, channels=["z", 0])[1], X.reshape(120, 3)[100:119][:, [2, 0]])
     assert read_recordings(path, sample_rate_hz=50).labels["label"].codes(1, 5, 2).tolist() == [105, 106]
     write(path, ecg=X[0, :, 0], sample_rate_hz=12.5)
-    with pytest.raises(ValueError, match=r"has no array 'x', only ecg, sample_rate_hz; rename the signals to x"):
+    with pytest.raises(ValueError, match=r"has no array 'x', only ecg, sample_rate_hz"):
         read_recordings(path)
     write(path, x=X[0, :, 0], sample_rate_hz=12.5)
     recordings = read_recordings(path)
@@ -68,10 +68,7 @@ def test_layouts_of_npz(tmp_path: Path) -> None:
         ({"x": X.swapaxes(1, 2), "length": [30, 30, 30, 30]}, r"x seems to be \[n, C, T\], transpose it"),
         ({"x": X.reshape(120, 3).T, "length": [60, 60]}, r"x seems to be \[C, total\], transpose it"),
         ({"x": X.reshape(120, 3), "length": [60, 61]}, r"lengths add up to 121 samples, but x has 120"),
-        (
-            {"x": X, "length": [30, 30]},
-            r"length has 2 entries of at most 30 samples, but x is \[n, T, C\] = \[4, 30, 3",
-        ),
+        ({"x": X, "length": [30, 30]}, r"length has 2 entries of at most 30 samples, but x is \[n, T, C\]"),
         ({"x": X, "length": [30, 0, 30, 30]}, r"length .* at least 1 each"),
         ({"x": X[:0]}, r"x is float32 \[0, 30, 3\], but must be real numbers"),
         ({"x": X.astype(complex)}, r"x is complex128"),
@@ -106,12 +103,13 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
     np.testing.assert_array_equal(read(tmp_path / "a.npy")[3], X[3])
     with pytest.raises(ValueError, match=r"a.npy holds 4 recordings; in a folder each file is one"):
         read(tmp_path)
-    np.save(tmp_path / "a.npy", np.array([None]), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"a.npy: cannot be read as an npy file"):
-        read(tmp_path)
-    (tmp_path / "a.npy").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"a.npy: is empty \(0 bytes\)"):
-        read(tmp_path / "a.npy")
+
+
+NO_RATE = {"sample_rate_hz": None}
+
+
+def times(*parts: range) -> str:
+    return "time,x\n" + "".join(f"{time},{time % 7}\n" for part in parts for time in part)
 
 
 @pytest.mark.parametrize(
@@ -123,56 +121,25 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "x\n1\n2\n1e39\n"}, {}, r"channel x is infinite, or too large for float32 at 0.04 s \(sample 2\)"),
         ({"a.csv": "x\n"}, {}, r"a.csv: 1 channels of 0 samples|a.csv has no samples: remove it"),
         ({"a.csv": "0.5,-1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0.5, -1 are values, no names of columns"),
-        ({"a.csv": "7,7\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 7, 7 are values, no names of columns"),
-        ({"a.csv": "0,1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0, 1 may be names of columns or the first sample"),
-        ({"a.csv": "-1.5,2,walk\n1,2,sit\n"}, {}, r"a.csv, line 1: -1.5 may be names of columns or the first sample"),
-        ({"a.tsv": "2024-05-01 10:00:00\t1\n"}, {}, r"a.tsv, line 1: 2024-05-01 10:00:00, 1 are values, no names"),
+        ({"a.csv": "0,1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0, 1 may be names or the first sample"),
+        ({"a.csv": "-1.5,2,walk\n1,2,sit\n"}, {}, r"a.csv, line 1: -1.5 may be names or the first sample"),
         ({"a.csv": "time\n1\n"}, {}, r"a.csv has no channels, only the columns time"),
         ({"a.csv": "x\n1\n", "b.csv": "y\n1\n"}, {}, r"a.csv has the channels x; b.csv has y; set `channels` to"),
-        ({"a.csv": "x\n1\n"}, {"channels": ["y"]}, r"a.csv has no channel 'y', only x: name one of these, or its num"),
+        ({"a.csv": "x\n1\n"}, {"channels": ["y"]}, r"a.csv has no channel 'y', only x, or the numbers"),
         ({"a.csv": "x\n1\n"}, {"channels": [1]}, r"a.csv has no channel 1, only x"),
         ({"a.csv": "x,y\n1,2\n1,2\n"}, {"channels": ["x", 0]}, r"`channels` are x, 0, but must name .* each once"),
         ({"a.csv": "x\n1\n"}, {"channels": []}, r"`channels` are empty, but must name"),
-        (
-            {"a.csv": "t,x\n0,1\n1,2\n", "b.csv": "t,x\n0,1\n2,2\n"},
-            {"sample_rate_hz": None},
-            r"a.csv has 1 Hz, b.csv 0.5 Hz; the recordings of a source must have one rate",
-        ),
-        (
-            {"a.csv": "time,x\n0,1\n1,2\n2,3\n"},
-            {},
-            r"'time' has a step of 1, a rate of 1 Hz if it is in units of 1 s, but `sample_rate_hz` is 50",
-        ),
-        (
-            {"a.csv": "time,x\n" + "".join(f"{i + (i > 50)},1\n" for i in range(100))},
-            {"sample_rate_hz": None},
-            r"the column 'time' steps by 2 before sample 51, on average by 1.01",
-        ),
-        (
-            {"a.csv": "time,x\n" + "".join(f"{i - (i > 6000)},{i % 7}\n" for i in range(9000))},
-            {"sample_rate_hz": None},
-            r"the column 'time' steps by 0 before sample 6001",
-        ),
-        ({"a.csv": "time,x\nnoon,1\nnight,2\n"}, {}, r"a.csv, line 2 on: the column 'time' holds no times"),
+        ({"a.csv": "t,x\n0,1\n1,2\n", "b.csv": "t,x\n0,1\n2,2\n"}, NO_RATE, r"a.csv has 1 Hz, b.csv 0.5 Hz; the rec"),
+        ({"a.csv": "time,x\n0,1\n1,2\n2,3\n"}, {}, r"'time' has a step of 1, 1 Hz in units of 1 s, .* is 50"),
+        ({"a.csv": times(range(51), range(52, 101))}, NO_RATE, r"'time' steps by 2 before sample 51, on .* by 1.01"),
+        ({"a.csv": times(range(6001), range(6000, 9000))}, NO_RATE, r"'time' steps by 0 before sample 6001"),
+        ({"a.csv": "time,x\nnoon,1\nnight,2\n"}, {}, r"a.csv: line 2 on: the column 'time' holds no times"),
         ({"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"}, {}, r"1 of the 1 files in .* are absent:\n  .*b.csv"),
-        ({"a.csv": "x\n1\n", "manifest.csv": "path\n"}, {}, r"manifest.csv has a header and no rows"),
-        (
-            {"a.csv": "x\n1\n", "manifest.csv": "path,split\na.csv,train\na.csv,valid\n"},
-            {},
-            r"manifest.csv: 1 paths occur more than once in the manifest:\n  a.csv",
-        ),
-        (
-            {"a.csv": "x\n1\n", "manifest.csv": "path,offset\na.csv,3.5\n"},
-            {},
-            r"manifest.csv: a.csv: offset is '3.5', but must be 0 or empty",
-        ),
+        ({"a.csv": "x\n1\n", "manifest.csv": "path,y\na.csv,1\na.csv,2\n"}, {}, "1 paths occur more than once"),
+        ({"a.csv": "x\n1\n", "manifest.csv": "path,offset\na.csv,3.5\n"}, {}, r"a.csv: offset is '3.5', but must be 0"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\na.csv,2,1,k\n"}, {}, r"row 1: a.csv from '2' to '1'"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\nb.csv,1,2,k\n"}, {}, r"row 1: b.csv from '1' to '2'"),
-        (
-            {"a.csv": "x\n1\n", "a.tsv": "x\n1\n", "labels.csv": "path,start,end,label\na,1,2,k\n"},
-            {},
-            r"are those of several recordings:\n  a\nwrite their paths",
-        ),
+        ({"a.csv": "x\n1\n", "a.tsv": "x\n1\n", "labels.csv": "path,start,end,label\na,1,2,k\n"}, {}, "of several rec"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end\n"}, {}, r"labels.csv has no column 'label', only path, st"),
         ({"a.txt": "x\n1\n"}, {}, r"no signal below .*files are recognised by their suffix"),
         ({"a.csv": "x\n1\n"}, {"valid_share": 0.5}, r"too few, since train, valid"),
@@ -263,26 +230,15 @@ def test_a_folder_has_one_set_of_counters(tmp_path: Path) -> None:
     assert read_recordings(tmp_path / "b.csv").channels == ["x"]
 
 
-def test_default_names_of_pandas_are_names_of_counts(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("0,1,2\n4,5,6\n8,1,2\n3,3,3\n")
-    np.testing.assert_array_equal(read(tmp_path)[0], [[4, 5, 6], [8, 1, 2], [3, 3, 3]])
-
-
 def test_missing_samples_are_masked(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n,4\n\ninf,NA\n9,10\n")
     expected = [[1, 2], [np.nan, 4], [np.nan, np.nan], [np.nan, np.nan], [9, 10]]
     recordings = read_recordings(tmp_path, sample_rate_hz=1, missing="mask")
     packed = pack_signals(recordings, progress=False)
     np.testing.assert_array_equal(packed.read(0, 0, 9), expected)
-    mean, std, _ = signal_statistics([packed.read(0)], 5)
-    np.testing.assert_allclose([mean, std], [np.nanmean(expected, axis=0), np.nanstd(expected, axis=0)])
     refused = read_recordings(tmp_path, sample_rate_hz=1)
     with pytest.raises(ValueError, match=r"1 of 1 recordings cannot be used:\n.*channel x is missing"):
         pack_signals(refused, progress=False)  # not the pack of the masked recordings
-    (tmp_path / "a.csv").write_text("x,y\n,\n1,\nNA,\n")
-    packed = pack_signals(read_recordings(tmp_path, sample_rate_hz=1, missing="mask"), progress=False)
-    with pytest.raises(ValueError, match="channel 1 has no known sample"):
-        signal_statistics([packed.read(0)], 3)
 
 
 def test_bad_recordings_are_skipped(tmp_path: Path) -> None:
@@ -293,10 +249,6 @@ def test_bad_recordings_are_skipped(tmp_path: Path) -> None:
         packed = pack_signals(recordings, skip_bad=True, progress=False)
     assert packed.lengths.tolist() == [30, 0, 30]
     assert list(packed.skipped) == [1]
-    np.testing.assert_array_equal(packed.read(2, 28, 5), X[1, 28:])
-    with pytest.raises(ValueError, match="start=-1"):
-        packed.read(0, -1, 2)
-    assert packed.read(0, 40, 2).shape == (0, 3)
 
 
 def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
@@ -316,8 +268,6 @@ def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
     bits = [[int(pattern) for pattern in channel.view(np.uint32)] for channel in values.T.copy()]
     sums = [sum(channel) for channel in bits] + [sum(bit * bit for bit in channel) for channel in bits]
     assert first.content([0]).astype(np.uint64).tolist() == [[1000, *(total % 2**64 for total in sums)]]
-    with pytest.raises(ValueError, match="holds float32, for which exact sums are not stored"):
-        first.statistics_over(1)
 
 
 def in_blocks(read: Callable[..., Iterator[np.ndarray]], size: int) -> Callable[..., Iterator[np.ndarray]]:

@@ -1,13 +1,9 @@
 """datasets/{hapt,watch,ludb,uea}/prepare.py on small trees of the published layouts, and on real ones beside them."""
 
 import gzip
-import os
-import pickle
 import runpy
 import sys
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -90,63 +86,31 @@ def test_hapt_refusals(monkeypatch: pytest.MonkeyPatch, hapt: tuple[Path, dict[s
     assert not list(root.glob("*.npz"))
 
 
-def published_watch(content: Any) -> bytes:
-    """An npy file of one object, as seglearn's wheel has it."""
-    array = np.empty((), object)
-    array[()] = content
-    header = b"{'descr': '|O', 'fortran_order': False, 'shape': (), }"
-    header += b" " * (63 - (len(header) + 10) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + pickle.dumps(array, 3)
-
-
-@pytest.fixture
-def watch() -> dict[str, Any]:
-    signals = [RNG.normal(size=(num_samples, 6)) for num_samples in (12, 20, 15)]
-    about = {"y": np.array([0, 6, 3]), "subject": np.array([4, 4, 9]), "side": np.array([1, 0, 1])}
-    return {"X": [*signals], **about}
-
-
+@pytest.mark.parametrize("is_installed", [False, True])
 def test_watch(
-    monkeypatch: pytest.MonkeyPatch, watch: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_installed: bool
 ) -> None:
-    wheel = tmp_path / "wheel" / "seglearn-1.2.5-py3-none-any.whl"
-    unpacked = tmp_path / "unpacked" / "seglearn" / "data" / "watch_dataset.npy"
-    for path in (wheel, unpacked):
-        path.parent.mkdir(parents=True)
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("seglearn/data/watch_dataset.npy", published_watch(watch))
-    unpacked.write_bytes(published_watch(watch))
-    for number, source in enumerate((wheel, wheel.parent, unpacked, tmp_path / "unpacked")):
-        out = tmp_path / f"{number}.npz"
-        prepare(monkeypatch, "watch", source, "--out", out)
-        recordings = read_recordings(out)
-        assert recordings.groups == ["4", "4", "9"]
-        assert recordings.sample_rate_hz == 50
-        classes = [recordings.labels["label"].classes[codes(recordings, row, 1)[0]] for row in range(3)]
-        assert classes == ["PEN", "ROW", "IR"]
-        sides = recordings.labels["side"]
-        assert [sides.classes[sides.codes(row, 0, 1)[0]] for row in range(3)] == ["right", "left", "right"]
-        np.testing.assert_array_equal(samples(recordings, 1), watch["X"][1].astype(np.float32))
+    lengths = [12, 20, 15]
+    signals = [RNG.normal(size=(num_samples, 6)).astype(np.float32) for num_samples in lengths]
+    about = {"subject": np.array([4, 4, 9]), "side": np.array([1, 0, 1])}
+    labels, data = np.array([0, 6, 3]), tmp_path / "seglearn" / "data"
+    if is_installed:
+        data.mkdir(parents=True)
+        (data.parent / "__init__.py").touch()
+        np.save(data / "watch_dataset.npy", np.array({"X": signals, "y": labels, **about}), allow_pickle=True)
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        np.savez(tmp_path / "watch.npz", x=np.concatenate(signals), length=lengths, label=labels, **about)
+    prepare(monkeypatch, "watch", tmp_path, "--out", tmp_path / "out.npz")
+    recordings = read_recordings(tmp_path / "out.npz")
+    assert recordings.groups == ["4", "4", "9"]
+    assert recordings.sample_rate_hz == 50
+    classes = [recordings.labels["label"].classes[codes(recordings, row, 1)[0]] for row in range(3)]
+    assert classes == ["PEN", "ROW", "IR"]
+    sides = recordings.labels["side"]
+    assert [sides.classes[sides.codes(row, 0, 1)[0]] for row in range(3)] == ["right", "left", "right"]
+    np.testing.assert_array_equal(samples(recordings, 1), signals[1])
     assert "(published: 140)" in capsys.readouterr().out
-
-
-def test_a_pickle_of_the_watch_runs_no_code(
-    monkeypatch: pytest.MonkeyPatch, watch: dict[str, Any], tmp_path: Path
-) -> None:
-    class Command:
-        def __reduce__(self) -> Any:
-            return os.system, (f"touch {tmp_path / 'ran'}",)
-
-    path = tmp_path / "watch_dataset.npy"
-    path.write_bytes(published_watch({**watch, "X": [Command()]}))
-    with pytest.raises(SystemExit, match=r"is not seglearn's smartwatch set: the pickle asks for posix.system"):
-        prepare(monkeypatch, "watch", path)
-    assert not (tmp_path / "ran").exists()
-    path.write_bytes(published_watch({"X": watch["X"]}))
-    with pytest.raises(SystemExit, match="is not seglearn's smartwatch set: 'y'"):
-        prepare(monkeypatch, "watch", path)
-    with pytest.raises(SystemExit, match=r"has neither watch.npz nor watch_dataset.npy nor seglearn's wheel"):
-        prepare(monkeypatch, "watch", tmp_path / "nothing")
 
 
 LEADS = ["i", "ii", "iii", "avr", "avl", "avf", "v1", "v2", "v3", "v4", "v5", "v6"]

@@ -124,7 +124,7 @@ def test_missing_samples_stay_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="channel 0 is missing"):
         shard_corpus(tmp_path / "gaps.npz", tmp_path / "out")
     shard_corpus(tmp_path / "gaps.npz", tmp_path / "out", missing="mask")
-    with pytest.raises(ValueError, match=r"made with missing=mask: set `missing` to mask"):
+    with pytest.raises(ValueError, match=r"have missing=mask\): set `missing` to mask"):
         open_source(tmp_path / "out", labels=None)
     batch = open_source(tmp_path / "out", labels=None, missing="mask").windows(None).__getitems__([(0, 0)])
     np.testing.assert_array_equal(batch.x[0], x[0, :102].astype(np.float32))
@@ -147,7 +147,6 @@ def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_pa
         ({"units": "mV"}, "a list of 2 str is missing"),
         ({"labels": {"mood": {"classes": ["a"], "codes": [1] * 6}}}, "integers from 1 to 1 lie outside of -1 to 0"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 1]] * 6}}}, "runs of labels do not fit"),
-        ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 2**62]] * 6}}}, "lie outside"),
         ({"labels": {"mood": {"classes": ["a"], "runs": []}}}, "zip"),
         ({"labels": []}, "has no attribute"),
     ],

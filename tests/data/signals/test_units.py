@@ -189,9 +189,7 @@ def test_shards_keep_names_and_units(tmp_path: Path) -> None:
         corpus = opened(Signals(source=str(tmp_path / source), valid_share=0.0), encoder)
         np.testing.assert_allclose(corpus.samples.read(1, 5, 50), x[1, 5:55, ::-1] * (1, 1000), rtol=1e-6)
         assert corpus.windows(None).__getitems__([(0, 0)]).x.shape == (1, 200, 2)
-    with pytest.raises(
-        ValueError, match="out: recording 0 has the channel gyro_x in deg/s, but the model reads it in T"
-    ):
+    with pytest.raises(ValueError, match="recording 0 has the channel gyro_x in deg/s, but the model reads it in T"):
         Signals(source=str(tmp_path / "out")).open(SignalEncoder(2, 4, RATE_HZ, units=["T", ""]))
     with pytest.raises(ValueError, match="has the channels gyro_x, gyro_y, but the model reads a, b"):
         Signals(source=str(tmp_path / "out")).open(SignalEncoder(2, 4, RATE_HZ, channel_names=["a", "b"]))

@@ -41,9 +41,7 @@ def data(source: Path, **options: object) -> Signals:
     return Signals(**{"source": str(source), "sample_rate_hz": RATE_HZ, "window_seconds": 5.0, **options})
 
 
-def test_no_window_is_drawn_from_recordings_without_a_prediction(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_windows_need_a_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Half of the recordings have one latent; a batch of one window never fails, in training or held out."""
     lengths, rng = [60, 5] * 8, np.random.default_rng(4)
     path = tmp_path / "short.npz"
@@ -104,9 +102,7 @@ def test_windows_mark_their_known_samples(tmp_path: Path) -> None:
     assert windows.__getitems__([(0, 100), (1, 200)]).is_known is None
 
 
-def test_batches_are_searched_for_missing_samples_only_if_these_are_allowed(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_masked_batches_are_searched(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("refuse", "mask")
     windows = {option: opened(data(source, missing=option), encoder()).windows("train") for option in options}
     assert all(each.__getitems__([(0, 0), (2, 1)]).is_known is None for each in windows.values())

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,17 @@ def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
         new.write_text("second")
     assert (tmp_path / "a").read_text() == "second"
     assert not place.exists()
+
+
+def test_what_killed_builders_left_is_removed_after_an_hour(tmp_path: Path) -> None:
+    for age in ("new", "old"):
+        (tmp_path / f"pack.partial-{age}").mkdir()
+        (tmp_path / f"pack.partial-{age}" / "rows.bin").touch()
+    for path in ("pack.partial-old/rows.bin", "pack.partial-old"):
+        os.utime(tmp_path / path, (1, 1))
+    with build_atomically(tmp_path / "pack", lambda _: True) as folder:
+        (folder / "rows.bin").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pack", "pack.partial-new"]
 
 
 def test_no_json_holds_what_other_languages_do_not_read(tmp_path: Path) -> None:

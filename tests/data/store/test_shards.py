@@ -120,7 +120,7 @@ def test_faults_of_a_server_change_nothing(local: Path, url: str, tmp_path: Path
 def test_the_cache_keeps_its_bound(local: Path, url: str, tmp_path: Path) -> None:
     assert batches(url, cache_dir=tmp_path / "cache", cache_gb=5e-5) == batches(local)
     assert 2e4 < sum(path.stat().st_size for path in (tmp_path / "cache").rglob("rows-*")) <= 5e4
-    with pytest.raises(ValueError, match=r"`cache_gb`=1e-06 is too small for two shards"):
+    with pytest.raises(ValueError, match=r"`cache_gb`=1e-06 must hold two shards"):
         Shards(url, tmp_path / "cache", cache_gb=1e-6)
 
 
@@ -132,9 +132,7 @@ def test_a_cache_that_is_cleared_is_filled_again(local: Path, url: str, tmp_path
     assert len(Faulty.asked) - num_asked < 20
 
 
-def test_a_shard_that_others_remove_at_once_is_read_all_the_same(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_others_remove(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Shards(url, tmp_path / "cache").read(0, 10)
     shards = Shards(url, tmp_path / "other")
     monkeypatch.setattr(Path, "replace", lambda new, _: new.unlink())
@@ -153,9 +151,7 @@ def test_other_bytes_of_the_right_size_are_noticed(sharded: Path, url: str, tmp_
         Shards(sharded).read(0, 10)
 
 
-def test_a_shard_is_on_the_disk_before_it_has_its_name(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_is_synced_first(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards, written = Shards(url, tmp_path), []
     monkeypatch.setattr(os, "fsync", lambda file: written.append(os.fstat(file).st_size))
     shards.read(0, 10)

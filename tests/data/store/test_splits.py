@@ -73,9 +73,7 @@ def test_equal_units_stay_together() -> None:
 
 
 def test_what_cannot_be_split() -> None:
-    with pytest.raises(
-        ValueError, match=r"a, b: these 2 are too few, since train, valid, test need at least one each; add some"
-    ):
+    with pytest.raises(ValueError, match=r"a, b: these 2 are too few, since train, valid, test need"):
         draw_splits(["b", "a", "b"], valid_share=0.1, test_share=0.1)
     assert draw_splits(["b", "a"], valid_share=0.1, test_share=0.0).count("valid") == 1
     for shares in ((0.5, 0.5), (-0.1, 0.1), (float("nan"), 0.1)):

@@ -74,20 +74,14 @@ READERS = {
     ("content", "message"),
     [
         ("path;start;end;label\na.wav;0;1;x\n", r"line 1: has semicolons between .* expected commas, UTF-8"),
-        (
-            "path\tstart\tend\tlabel\na.wav\t0\t1\tx\n",
-            r"line 1: has tabs between .* expected commas, UTF-8: name it .tsv",
-        ),
+        ("path\tstart\tend\tlabel\na.wav\t0\t1\tx\n", r"line 1: has tabs .* \(.tsv: tabs\)"),
         ("path|start|end|label\na.wav|0|1|x\n", r"line 1: has vertical bars"),
         ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16"), "is UTF-16; expected commas, UTF-8"),
         ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16-le"), "holds NUL bytes, as UTF-16 and"),
         (b"PK\x03\x04\x14\x00\x00\x00", "as UTF-16 and spreadsheets do"),
         ('\n{"path": "a.wav", "start": 0, "end": 1, "label": "x"}\n', "is JSON, or JSON lines; expected commas, UTF-8"),
         ('[{"path": "a.wav"}]', "is JSON, or JSON lines"),
-        (
-            'path,start,end,label\na.wav,0,1,"x\ny"\n',
-            r"line 2: is not a row .*continues in the next line.*remove line breaks",
-        ),
+        ('path,start,end,label\na.wav,0,1,"x\ny"\n', r"line 2: .*continues in the next line.*close in its line"),
         ('path,start,end,label\na.wav,0,1,y\nb.wav,0,1,"x\nc.wav,0,1,y\n', r"line 3: is not a row of a CSV"),
         ('path,start,end,label\na.wav,0,1,"x"y\n', r"line 2: is not a row of a CSV"),
         ("path,start,end,label\na.wav,0,1,x\nb.wav,0,1\n", r"line 3: 3 cells for 4 columns"),
@@ -108,11 +102,6 @@ def test_text_in_another_encoding_is_refused_with_its_line(tmp_path: Path) -> No
         join_labels(["a"], file, "path")
 
 
-def test_commas_in_a_tsv_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has commas between .*expected tabs, UTF-8: name it \.csv"):
-        read_table(write(tmp_path / "a.tsv", "path,age\na,1\n"))
-
-
 def test_a_line_break_is_not_written_into_a_table(tmp_path: Path) -> None:
     broken = Manifest(tmp_path, {"path": ["a.wav", "b.wav"], "text": ["x", "one\rtwo"]})
     with pytest.raises(ValueError, match=r"1 cells of a table hold a line break.*\n  text: 'one\\rtwo'"):
@@ -128,10 +117,7 @@ def test_a_line_break_is_not_written_into_a_table(tmp_path: Path) -> None:
     [
         ("offset,sample_rate_hz,num_samples\na.wav,0.25,8000,8000\n", r"a\.wav: offset is '0\.25', but must be 0"),
         ("offset\na.wav,1e3\n", r"a\.wav: offset is '1e3'"),
-        (
-            "duration,sample_rate_hz,num_samples\na.wav,1.5,8000,16000\n",
-            r"a\.wav: duration is '1\.5', but the file las",
-        ),
+        ("duration,sample_rate_hz,num_samples\na.wav,1.5,8000,16000\n", r"duration is '1\.5', but the file las"),
         ("duration,sample_rate_hz,num_samples\na.wav,2000,8000,16000\n", r"lasts 2 s; cpc reads whole files"),
         ("duration,sample_rate_hz,num_samples\na.wav,short,8000,16000\n", r"duration is 'short'.*rename the column"),
     ],

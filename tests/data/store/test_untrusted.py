@@ -72,9 +72,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 @pytest.mark.usefixtures("_impatience")
 @pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a device"])
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_no_regular_file_is_refused_at_once(
-    reader: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_kinds_of_files(reader: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, read = READERS[reader]
     if kind == "a FIFO":
         os.mkfifo(tmp_path / name)

@@ -72,12 +72,6 @@ def test_a_part_of_the_corpus_may_be_shuffled_at_a_time() -> None:
         batches.load_state_dict(uniform(lengths).state_dict())
 
 
-def test_a_batch_may_hold_several_passes_of_a_tiny_corpus() -> None:
-    batches = uniform([50, 150], batch_size=7)
-    files = [file for index in range(2) for file, _ in batches.batch(index)]
-    assert all(sorted(files[start : start + 2]) == [0, 1] for start in range(0, 14, 2))
-
-
 def test_starts_are_uniform() -> None:
     """1 100 possible starts (0..1099) in 11 cells of 100: chi-square, and both ends are reached."""
     batches = uniform([1199], batch_size=1100)
@@ -269,14 +263,14 @@ def test_same_speaker_batches_are_pure_and_shared_by_ranks() -> None:
 
 def test_speakers_that_do_not_fit_are_named() -> None:
     lengths, groups = [300] * 5, [0, 0, 1, 2, 2]
-    with pytest.raises(ValueError, match=r"single file: bert\. (?s:.*)`loss.negatives`"):
+    with pytest.raises(ValueError, match=r"1 speakers have a single file:\n  bert\n.*`loss.negatives`"):
         same_speaker(lengths, groups, group_names=["anna", "bert", "cleo"])
-    with pytest.raises(ValueError, match=r"single file: 1\. "):
+    with pytest.raises(ValueError, match=r"single file:\n  1\n"):
         same_speaker(lengths, groups)
-    with pytest.raises(ValueError, match=r"single file: 0, 1, 2, 3, 4 and 2 more"):
+    with pytest.raises(ValueError, match=r"7 speakers have a single file:\n  0\n(.|\n)* 2 more"):
         same_speaker([300] * 7, list(range(7)))
     # One of two files is empty: that leaves a single one.
-    with pytest.raises(ValueError, match=r"single file: 1\. "):
+    with pytest.raises(ValueError, match=r"single file:\n  1\n"):
         same_speaker([300, 300, 300, 0], [0, 0, 1, 1])
     check_same_speaker_pass(lengths, groups, 4, 1, distinct=False)
     with pytest.raises(ValueError, match=r"2 of 5 files have no speaker"):

@@ -1,7 +1,6 @@
 """The lines of files and their splits, and sources that are refused."""
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 
@@ -98,12 +97,6 @@ def test_the_digest_follows_content_and_splits(tmp_path: Path) -> None:
     assert Text(path).digest != first
 
 
-def test_windows_line_ends_and_a_byte_order_mark_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    write(tmp_path / "valid.txt", "three")
-    assert list(Text(tmp_path).lines("train")) == ["one", "two"]
-
-
 def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     write(tmp_path / "train.txt", "good")
     write(tmp_path / "valid.txt", "good too")
@@ -153,17 +146,3 @@ def test_refusals(tmp_path: Path) -> None:
 def test_the_embedded_prose_is_whole() -> None:
     text = Text("embedded")
     assert sorted(line for split in text.splits for line in text.lines(split)) == sorted(sentences())
-
-
-def test_one_text_under_two_names_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "train.txt", *numbered(0, 30))
-    (tmp_path / "valid.txt").symlink_to("train.txt")
-    with pytest.raises(ValueError, match=r"two names(?s:.*)train\.txt and valid\.txt"):
-        Text(tmp_path)
-
-
-def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
-    write(tmp_path / os.fsdecode(b"caf\xe9.txt"), *numbered(0, 90))
-    text = Text(tmp_path)
-    assert sorted(text.splits) == ["test", "train", "valid"]
-    assert len(text.digest) == 64

@@ -77,9 +77,6 @@ def test_some_scripts_set_no_space_between_sentences() -> None:
     assert split_sentences("他来了。她走了！真的？") == ["他来了。", "她走了！", "真的？"]
     assert split_sentences("値は３．５だ．次へ．") == ["値は３．５だ．", "次へ．"]
     assert split_sentences("राम।श्याम।") == ["राम।", "श्याम।"]
-
-
-def test_chunks_of_subwords_keep_their_marks() -> None:
     assert chunks("हिन्दी, নতুন❤️! می‌روم") == ["▁हिन्दी", ",", "▁নতুন", "❤️!", "▁می‌روم"]
 
 

@@ -62,20 +62,3 @@ def test_whole_images_for_a_fully_convolutional_encoder(tmp_path: Path, model: c
     x = torch.from_numpy(pixels.transpose(2, 0, 1) / np.float32(255))[None]
     np.testing.assert_allclose(found, model.encoder(x)[0].detach(), atol=1e-5)
     assert json.loads((tmp_path / "out" / "24.json").read_text())["load_size"] == 24
-
-
-def test_what_cannot_work_is_refused_before_anything_is_written(
-    model: cpc.CPC, model_folder: Path, tmp_path: Path
-) -> None:
-    write_noise(tmp_path / "a" / "one.png")
-    out = tmp_path / "out"
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no image below .*empty \(found: nothing\)"):
-        embed(model_folder, [tmp_path / "empty"], out)
-    cpc.save_pretrained(model, tmp_path / "bare")
-    with pytest.raises(ValueError, match="does not describe the training data"):
-        embed(tmp_path / "bare", [tmp_path / "a"], out)
-    (tmp_path / "sound.wav").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"sound\.wav"):
-        embed(model_folder, [tmp_path / "sound.wav"], out)
-    assert not out.exists()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import skimage.feature
 import torch
+from opened import stored
 
 import cpc
 from cpc.contexts.grid import orient, restore
@@ -79,11 +80,6 @@ def test_features_are_those_of_plain_loops(
     assert latents.std(0).min() > 1e-3  # images and patches differ, so that their order matters
 
 
-def test_rounded_products_are_near(model: cpc.CPC, corpus: ImageCorpus) -> None:
-    exact, rough = (read(corpus, "c", model=model, precision=precision)["c"] for precision in ("float32", "bfloat16"))
-    assert 0 < np.abs(rough - exact).max() < 0.1
-
-
 def test_pixels_are_the_middle_of_the_images(
     corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,9 +121,7 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     corpus = labelled_corpus(["a", "b", "c"], sequence=np.arange(10) // 2 + 7, **labels)
     task = Task("class", ImageProbeData(corpus))
     assert task.classes == ["a", "c"]
-    store = FeatureStore.extract(
-        task.probe_data.feature_extractor(["pixels"]), task.rows, task.probe_data.name, Extraction(progress=False)
-    )
+    store = stored(task, ["pixels"])
     train, test = task.examples("train", store, "pixels"), task.examples("test", store, "pixels")
     assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0, 1], [UNSEEN, 1])
     assert (train.clusters.tolist(), test.clusters.tolist()) == ([0, 2, 2], [4, 6])

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from opened import stored
 
 import cpc
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
+from cpc.probes import SupervisedProtocol, Task, train_supervised
 from cpc.probes.classifier import Probe
 from cpc.probes.fit import fit_probe
 from cpc.probes.results import summarise
@@ -41,13 +42,7 @@ def trained(model: cpc.CPC, task: Task, is_pretrained: bool = False, **options: 
 
 def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
     head, num_steps = trained(model, task, min_steps=60, batch_size=16, learning_rate=0.01)
-    test = task.examples(
-        "test",
-        FeatureStore.extract(
-            task.probe_data.feature_extractor(["z"], model), task.test, task.probe_data.name, Extraction(progress=False)
-        ),
-        "z",
-    )
+    test = task.examples("test", stored(task, ["z"], model), "z")
     answers = head.answer(test)
     result = summarise([answers], 2)
     assert num_steps == 60
