@@ -1,6 +1,6 @@
 """What pretraining saves: probes with few labels, of CPC, of hand-made features, and of the same network without CPC.
 
-python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N]
+python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N] [--curves PNG]
 
 DIR of --data has a folder for each corpus: an4, speechocean, timit_dev, hapt, watch, ludb, caltech101_small,
 cifar10_jpeg, mnist. `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained
@@ -34,6 +34,7 @@ from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task
 
 Parts = list[tuple[np.ndarray, np.ndarray]]  # rows for training and for test, of each draw
+COLUMNS = ("hand-made", "untrained", "labels only", "fine-tuned", "CPC")
 Draw = Callable[[Task, int, range], Parts]  # (task, number of labelled units, draws)
 PIECE_SECONDS = {2: 2.0, 5: 2.5}  # of the pieces that make two and five seconds of a speaker
 
@@ -102,8 +103,9 @@ class Row:
         figure: the figure of `ProbeResult`.
         probed: prepares the corpus of the probe, if it is not that of pretraining.
         options: options of the data.
-        networks: fields of `SupervisedProtocol`.
-        numbers: numbers of labelled units on the curve.
+        num_steps: steps of networks that are trained by the labels.
+        numbers: numbers of labelled units on the curve; none: no curve.
+        unit: what a labelled unit is, on the curve.
     """
 
     recipe: Recipe
@@ -111,12 +113,13 @@ class Row:
     draw: Draw
     number: int
     feature: str
-    networks: Mapping[str, Any]
     hand: str | None = None
     figure: str = "accuracy_percent"
+    num_steps: int = 600
     probed: Source | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     numbers: Sequence[int] = ()
+    unit: str = "people"
 
 
 def image_recipe(config: str, corpus: str) -> Recipe:
@@ -125,27 +128,25 @@ def image_recipe(config: str, corpus: str) -> Recipe:
     return Recipe(config, source, "source", "", corpus, {}, options)
 
 
-STEPS = {"seconds": None, "num_epochs": None, "held_out_share": 0.2}
 SPEECH, ACTIVITY, ECG = RECIPES["speech-small"], RECIPES["activity-small"], RECIPES["ecg-small"]
 PHOTOS = RECIPES["photographs-small"]
 WATCH = Recipe("signals/activity.yaml", sources.npz("watch"), "source", "", "watch", {}, COMPANDED)
 CIFAR, MNIST = image_recipe("image/cifar10.yaml", "cifar10_jpeg"), image_recipe("image/mnist.yaml", "mnist")
-PHONES = {
+PHONES: dict[str, Any] = {
     "recipe": SPEECH,
     "draw": from_people,
     "feature": "c",
     "hand": "mfcc",
     "probed": sources.timit_all,
-    "networks": STEPS | {"num_steps": 600},
 }
-SPEAKERS = PHONES | {
+SPEAKERS: dict[str, Any] = PHONES | {
     "draw": from_sentences,
     "task": {"name": "speaker", "test_split": "test"},
     "probed": pieces_of_sentences,
-    "networks": STEPS | {"num_steps": 200},
+    "num_steps": 200,
 }
-PEOPLE = {"draw": from_people, "number": 1, "feature": "c", "hand": "hand", "networks": STEPS | {"num_steps": 600}}
-PICTURES = {"task": {"name": "class"}, "draw": from_classes, "hand": "hog", "networks": STEPS | {"num_steps": 600}}
+PEOPLE: dict[str, Any] = {"draw": from_people, "number": 1, "feature": "c", "hand": "hand"}
+PICTURES: dict[str, Any] = {"task": {"name": "class"}, "draw": from_classes, "hand": "hog", "unit": "images of a class"}
 ROWS = {
     "phones, 1 speaker": Row(
         **PHONES, task={"name": "phones", "folds": "speaker", "num_folds": 8}, number=1, numbers=(1, 2, 4)
@@ -173,7 +174,6 @@ ROWS = {
         number=5,
         feature="c",
         figure="macro_f1_percent",
-        networks=STEPS | {"num_steps": 600},
         numbers=(1, 2, 5, 15, 30),
     ),
     "photographs, 5 of a class": Row(
@@ -219,11 +219,13 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     data = open_probe_data(config, model, source, extraction, split, data_options=options)
     whole = Task(probe_data=data, **row.task)
     task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
+    networks: dict[str, Any] = {**(data.supervised or {}), "seconds": None, "num_epochs": None, "seed": seed}
+    networks |= {"num_steps": row.num_steps, "held_out_share": 0.2}
     comparison = Comparison(
         data,
         features=[row.feature, *filter(None, [row.hand])],
         baselines=["random", "supervised", "fine_tuned"],
-        supervised=SupervisedProtocol(**{**(data.supervised or {}), **row.networks, "seed": seed}),
+        supervised=SupervisedProtocol(**networks),
         extraction=extraction,
     )
     comparison.check(task)
@@ -241,30 +243,45 @@ def kept(name: str, number: int, seed: int, where: argparse.Namespace) -> dict[s
     return found
 
 
-def columns(row: Row, results: Mapping[str, Any]) -> dict[str, Any]:
+def by_column(row: Row, results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of one seed by the columns of the table."""
-    hand = {"hand-made": results[row.hand]} if row.hand else {}
-    named = {"untrained": "random", "labels only": "supervised", "fine-tuned": "fine_tuned", "CPC": "cpc"}
-    suffix = {key: next(name for name in results if name.startswith(each)) for key, each in named.items()}
-    return hand | {key: results[name] for key, name in suffix.items()}
+    prefixes = {"random": "untrained", "supervised": "labels only", "fine_tuned": "fine-tuned", "cpc": "CPC"}
+    found = {
+        column: next(each for name, each in results.items() if name.startswith(p)) for p, column in prefixes.items()
+    }
+    return found if row.hand is None else {"hand-made": results[row.hand]} | found
 
 
 def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return a Markdown table: the mean over seeds and draws, the range over seeds, and the interval of the first."""
-    names = ("hand-made", "untrained", "labels only", "fine-tuned", "CPC")
-    lines = [f"| labels | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    """Return a Markdown table: means over seeds and draws, the smallest and largest over seeds in brackets."""
+    lines = [f"| labels | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
     for name, seeds in found.items():
-        row, cells = ROWS[name], []
-        for column in names:
-            results = [each[column] for each in (columns(row, each) for each in seeds) if column in each]
-            values = [each[row.figure] for each in results]
-            if not values:
-                cells.append("")
-                continue
+        cells = dict.fromkeys(COLUMNS, "")
+        results = [by_column(ROWS[name], each) for each in seeds]
+        for column in results[0]:
+            values = [each[column][ROWS[name].figure] for each in results]
             spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
-            cells.append(f"{np.mean(values):.1f}{spread}")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+            cells[column] = f"{np.mean(values):.1f}{spread}"
+        lines.append(f"| {name} | {' | '.join(cells.values())} |")
     return "\n".join(lines)
+
+
+def curves(where: argparse.Namespace) -> Any:
+    """Return a figure with a panel for each row that has numbers of labels: columns of the first seed by the number."""
+    from matplotlib.figure import Figure
+
+    names = [name for name in where.only if ROWS[name].numbers]
+    figure = Figure(figsize=(4.0 * len(names), 4.0), layout="constrained")
+    for index, name in enumerate(names, start=1):
+        row, axes = ROWS[name], figure.add_subplot(1, len(names), index)
+        results = [by_column(row, kept(name, number, 0, where)) for number in row.numbers]
+        for column in results[0]:
+            axes.plot(row.numbers, [each[column][row.figure] for each in results], "o-", label=column)
+        axes.set(
+            title=name.split(",")[0], xscale="log", xlabel=f"labels: {row.unit}", ylabel=row.figure.replace("_", " ")
+        )
+    figure.axes[0].legend()
+    return figure
 
 
 def main() -> None:
@@ -274,6 +291,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--curves", type=Path, help="draw accuracies of the first seed by the number of labels")
     where = parser.parse_args()
     where.data = where.data.resolve()
     keep_freed_memory()
@@ -283,6 +301,8 @@ def main() -> None:
         found[name] = [kept(name, ROWS[name].number, seed, where) for seed in range(where.seeds)]
         print(table({name: found[name]}).splitlines()[-1], flush=True)
     print(table(found))
+    if where.curves is not None:
+        curves(where).savefig(where.curves)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from cpc.probes.task import Examples, Task
 DEFAULT_SECONDS = 75.0
 _CHECK_EVERY = 50  # steps between two looks at the losses; the host waits for a GPU to see them
 _NUM_HELD_OUT_CHECKS = 20
-_PRETRAINED_RATE = 0.1  # learning rate of pretrained weights, relative to the softmax's
+_PRETRAINED_RATE = 0.1  # learning rate of a pretrained network, relative to that of an untrained one
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SupervisedProtocol:
         min_steps: minimum number of steps with the budget `num_epochs`. Few observations get more passes.
         batch_size: number of observations, or of parts of long observations, per step.
         window_latents: number of vectors in a part of a long observation.
-        learning_rate: peak rate of AdamW; pretrained weights have a tenth of it.
+        learning_rate: peak rate of AdamW; a pretrained network has a tenth of it.
         weight_decay: decoupled weight decay.
         warmup_share: share of the budget in which the rate rises; afterwards the rate falls to zero along a cosine.
         norm: normalisation before the softmax: `first_batch` standardises by the features of the first batch, `layer`
@@ -113,8 +113,8 @@ def train_supervised(
     """Train a model in place, with a linear softmax, on the training part of a task.
 
     The softmax of a pretrained model starts at a linear probe of it (Kumar et al. 2022, arXiv:2202.10054), and both
-    have a tenth of the learning rate. `title` is that of the progress bar, None for no bar. Returns
-    the softmax, and the number of steps taken. A loss that is not finite is a FloatingPointError.
+    have a tenth of the learning rate. `title` is that of the progress bar, None for no bar. Returns the softmax, and
+    the number of steps taken. A loss that is not finite is a FloatingPointError.
     """
     device = probe_data.device
     task = task.hold_out(protocol.held_out_share) if protocol.held_out_share else task
@@ -123,7 +123,9 @@ def train_supervised(
     first = next(batches)
     body = [parameter for module in probe_data.trained(model) for parameter in module.parameters()]
     if is_pretrained:
-        head = fit_probe(_examples("train", model, probe_data, task), len(task.classes)).requires_grad_(True)
+        examples = _examples("train", model, probe_data, task)
+        chosen_by = probe_data.penalty_chosen_by
+        head = fit_probe(examples, len(task.classes), device=device, penalty_chosen_by=chosen_by).requires_grad_()
     else:
         with torch.no_grad():
             vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))

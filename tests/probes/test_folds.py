@@ -69,7 +69,7 @@ def test_labels_of_one_speaker_are_tested_on_the_others(model: cpc.CPC, audio: P
     task = Task("phones", probe_data, folds="speaker", num_folds=3)
     reversed_folds = task.drawn([(fold.test, fold.train) for fold in task.folds])
     extraction = Extraction(progress=False)
-    store = FeatureStore.extract(probe_data.feature_extractor(["c"], model), task.rows, probe_data.name, extraction)
+    store = stored(task, ["c"], model)
     for fold, given in zip(reversed_folds.folds, task.folds, strict=True):
         assert (fold.train.tolist(), fold.test.tolist()) == (given.test.tolist(), given.train.tolist())
         train, test = fold.examples("train", store, "c"), fold.examples("test", store, "c")
