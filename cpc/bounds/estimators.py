@@ -286,6 +286,7 @@ class Estimator:
     objective: Callable[[], Callable[[Tensor], Tensor]] | None = None
 
 
+_JENSEN_SHANNON = Estimator(jensen_shannon_nwj, "lower", objective=lambda: jensen_shannon)
 ESTIMATORS: dict[str, Estimator] = {
     "info_nce": Estimator(info_nce, "lower"),
     "nwj": Estimator(nwj, "lower", best_offset=1.0),
@@ -293,9 +294,9 @@ ESTIMATORS: dict[str, Estimator] = {
     "interpolated": Estimator(interpolated, "lower", needs_baseline=True),
     "dv": Estimator(donsker_varadhan, "neither"),
     "mine": Estimator(donsker_varadhan, "neither", objective=moving_average_gradient),
-    "js": Estimator(jensen_shannon_nwj, "lower", objective=lambda: jensen_shannon),
-    "smile": Estimator(smile, "neither", objective=lambda: jensen_shannon),
-    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=lambda: jensen_shannon),
+    "js": _JENSEN_SHANNON,
+    "smile": Estimator(smile, "neither", objective=_JENSEN_SHANNON.objective),
+    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=_JENSEN_SHANNON.objective),
     "anchor": Estimator(anchored_plug_in, "neither", objective=lambda: anchored_info_nce),
     "goodness_of_fit": Estimator(goodness_of_fit, "neither"),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),
