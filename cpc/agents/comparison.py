@@ -139,7 +139,7 @@ def _differences(summaries: dict[str, dict[str, Any]], num_steps: int) -> dict[s
     return differences
 
 
-def _difference(values: Sequence[float], first: Sequence[float]) -> dict[str, Any]:
+def _difference(values: Sequence[int | float], first: Sequence[int | float]) -> dict[str, Any]:
     """Return mean and interval of a difference. The difference is resolved if the interval excludes zero."""
     differences = np.subtract(values, first)
     interval = _interval(differences)

@@ -75,7 +75,7 @@ for axes, (name, options) in zip(panels.flat, trainings.items(), strict=True):
     folder = train(*options)
     run = Run(folder, name)
     run.refresh()
-    shown = [badge.name for badge in badges(run, now_seconds=0)]
+    shown = [name for name, _ in badges(run, now_seconds=0)]
     curves = [(b["mi_bound_nats"][0], b["mi_ceiling_nats"][0]) for b in folder.bounds]
     print(f"{name:16} {folder.bounds[-1]['accuracy'][0]:4.0%} right", *shown)
     axes.plot(curves)
