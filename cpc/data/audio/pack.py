@@ -104,8 +104,7 @@ class _Waveforms(RowSource):
         num_samples, lowest, highest = 0, np.inf, -np.inf
         for block in read_blocks(self._files[row], self._rate_hz):
             scaled = np.rint(block * np.float32(LOUDEST))
-            # Lossy codecs and resampling exceed [-1, 1] slightly. A floating-point file that exceeds it has a wrong
-            # scale.
+            # Lossy codecs and resampling exceed [-1, 1] slightly, floating-point files by a wrong scale.
             if header.subtype in ("FLOAT", "DOUBLE") and np.abs(scaled).max(initial=0) > LOUDEST:
                 self._clipped.add(row)
             samples = scaled.clip(-LOUDEST, LOUDEST - 1).astype("<i2")

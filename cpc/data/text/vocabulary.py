@@ -86,8 +86,7 @@ class Vocabulary:
         self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols) or END not in self._ids or UNKNOWN not in self._ids:
             raise ValueError(f"a vocabulary must hold {END}, {UNKNOWN} and every symbol once")
-        # If both versions cut all symbols alike, the version is 1, and descriptions equal the descriptions of early
-        # releases.
+        # If both versions cut all symbols alike, the version is 1, and descriptions equal those of early releases.
         changed = [symbol for symbol in self.symbols if tokens != "whitespace" and CUT_ANEW.search(symbol)]
         self.segmentation = VERSION if changed else 1
         if segmentation != VERSION and (changed := [*changed, *(s for s in self.symbols if normal_form(s) != s)]):
