@@ -92,7 +92,7 @@ def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.n
     speed, size = len(x) / num_samples, hop + overlap
     padded = np.pad(x, (reach + size, reach + 2 * size))  # enough for changes down to an octave
     energy = np.concatenate([[0], np.square(padded, dtype=np.float64).cumsum()])
-    # This term prefers small shifts. Without it the continuation in `x` is always best, and sounds drift to the largest.
+    # This term prefers small shifts. Without it the continuation in `x` always wins, and sounds drift to the largest.
     nearness = 1 - 0.2 * np.linspace(-1, 1, 2 * reach + 1) ** 2
     fade = np.linspace(0, 1, overlap, dtype=np.float32)
     # A segment is centred: it is early at its beginning by as much as it is late at its end.
