@@ -51,7 +51,7 @@ def from_people(task: Task, num_people: int, draws: range, column: str = "") -> 
 
 def from_classes(task: Task, num_rows: int, draws: range) -> Parts:
     """Return this number of rows of each class, and the test rows."""
-    label = np.concatenate([task.labels(row, None, 0, 1) for row in task.train.tolist()])
+    label = task.train_codes()
     parts = []
     for draw in draws:
         order = np.random.default_rng(draw).permutation(len(label))

@@ -148,14 +148,18 @@ class Task:
         task._parts = parts
         return task
 
+    def train_codes(self) -> np.ndarray:
+        """Return the `[num_train]` int64 class of each training row; 0 if labels vary within rows."""
+        if self._labels.vary_within:
+            return np.zeros(len(self.train), np.int64)
+        return np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
+
     def hold_out(self, share: float) -> "Task":
         """Return the task that trains on the first rows of each class, and tests on this share of them, the last.
 
         A class keeps its only row. Rows of a task of `frames` have several classes, and count as one.
         """
-        codes = np.zeros(len(self.train), int)
-        if not self._labels.vary_within:
-            codes = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
+        codes = self.train_codes()
         rows_of_class = [self.train[codes == code] for code in np.unique(codes)]
         num_held_out = [min(len(rows) - 1, max(1, round(share * len(rows)))) for rows in rows_of_class]
         held_out = np.concatenate(
@@ -189,7 +193,7 @@ class Task:
         if self.column is not None or self.pool == "frames":
             need = f"`label_shares` need a training split and labels of whole {self.probe_data.unit}s"
             raise ValueError(f"{need}, but task {self.name!r} has `folds`={self.column!r} and `pool`={self.pool!r}")
-        labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
+        labels = self.train_codes()
         order = np.random.default_rng(seed).permutation(len(labels))
         by_class = [order[labels[order] == label] for label in np.unique(labels)]
         chosen = [examples[: max(1, round(share * len(examples)))] for examples in by_class]
