@@ -5,9 +5,8 @@ python -m benchmarks.signals [--hapt FILE] [--watch FILE] [--ludb FILE] [--scp1 
 
 datasets/{hapt,watch,ludb,uea}/prepare.py write the sources. Models are pretrained without labels, on all people except
 those that `data.valid_share` holds out, and probed by folds over people. The ECG and SCP1 are pretrained and probed on
-their training split, and tested on their test split.
-`one person` trains the probe on the labels of one person and tests it on all others, for each person in turn. Runs that
-an earlier call finished are not repeated. Set OMP_NUM_THREADS=1.
+their training split, and tested on their test split. Runs that an earlier call finished are not repeated. Set
+OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -21,14 +20,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ablations import keep_options, train
-from cpc.checkpoint import load_pretrained, read_config
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
-from cpc.probes.fit import fit_probe
 from cpc.probes.report import probe
-from cpc.probes.results import summarise
-from cpc.probes.store import Extraction, FeatureStore, build_untrained, open_probe_data
-from cpc.probes.task import Task
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "signals"
 WINDOWED = ("c", "c_stream")
@@ -112,7 +106,6 @@ STUDIES = {
         },
     ),
 }
-ONE_PERSON = "one person"  # of the run of "activities"
 
 
 def trained(study: Study, seed: int, where: argparse.Namespace, options: list[str]) -> Path:
@@ -132,56 +125,13 @@ def source(study: Study, where: argparse.Namespace) -> Path:
 
 def results(name: str, seed: int, where: argparse.Namespace, options: list[str]) -> dict[str, Any]:
     """Pretrain and probe one study, or read what an earlier call found; return the results by name."""
-    study = STUDIES["activities" if name == ONE_PERSON else name]
+    study = STUDIES[name]
     folder = trained(study, seed, where, options)
     report = folder / f"{name.replace(', ', '_').replace(' ', '_')}.json"
-    if name == ONE_PERSON:
-        if not report.exists():
-            results("activities", seed, where, options)
-            chosen = json.loads((folder / "activities.json").read_text())["tasks"]["activity"]["results"]
-            penalties = {
-                key: float(np.mean(each["l2"])) / each["num_train"] for key, each in chosen.items() if each["l2"]
-            }
-            report.write_text(json.dumps(from_one_person(folder, source(study, where), penalties)))
-        found: dict[str, Any] = json.loads(report.read_text())
-        return found
     if not report.exists():
         probe(folder, source(study, where), out=report, **study.probe)
     tasks: dict[str, Any] = json.loads(report.read_text())["tasks"]
     return {key: result[study.figure] for key, result in tasks[study.probe["task"]]["results"].items()}
-
-
-def from_one_person(folder: Path, data: Path, penalties: dict[str, float]) -> dict[str, float]:
-    """Return the accuracy of probes that know the labels of one person, on windows of all others; mean over people.
-
-    One person's labels cannot choose a penalty for other people. `penalties` are those, per example and by name of the
-    result, that the folds of `activities` chose.
-    """
-    model, config = load_pretrained(folder), read_config(folder)
-    windows = {key: ACTIVITY_WINDOWS[key] for key in ("window_seconds", "hop_seconds")}
-    extraction = Extraction()
-    probe_data = open_probe_data(config, model, data, extraction, None, trusted_packages=("cpc",), data_options=windows)
-    num_people = len(set(probe_data.labels("group", np.arange(len(probe_data.splits))).of_row.values()))
-    task = Task("activity", probe_data, folds="group", num_folds=num_people)
-    untrained = build_untrained(config, probe_data, ("cpc",), 0)
-    found = {}
-    for name, feature, extractor in (
-        ("cpc", "c", probe_data.feature_extractor(["c"], model)),
-        ("cpc_stream", "c_stream", probe_data.feature_extractor(["c_stream"], model)),
-        ("random", "c", probe_data.feature_extractor(["c"], untrained)),
-        ("random_stream", "c_stream", probe_data.feature_extractor(["c_stream"], untrained)),
-        ("hand", "hand", probe_data.feature_extractor(["hand"])),
-    ):
-        store = FeatureStore.extract(extractor, task.rows, probe_data.name, extraction)
-        accuracies = []
-        for fold in task.folds:  # a fold tests one person: here that person's labels are the training part
-            train_part, test = fold.examples("test", store, feature), fold.examples("train", store, feature)
-            num_classes = len(task.classes)
-            l2 = penalties[name] * len(train_part)
-            answers = [fit_probe(train_part, num_classes, l2).answer(test)]
-            accuracies.append(summarise(answers, num_classes).accuracy_percent)
-        found[name] = float(np.mean(accuracies))
-    return found
 
 
 def table(found: dict[str, list[dict[str, float]]]) -> str:
@@ -204,8 +154,7 @@ def main() -> None:
         parser.add_argument(f"--{corpus}", type=Path, default=Path("data") / f"{file}.npz")
     parser.add_argument("--out", type=Path, default=Path("runs/signals"))
     parser.add_argument("--seeds", type=int, default=3)
-    names = [*STUDIES, ONE_PERSON]
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=STUDIES, default=list(STUDIES), metavar="NAME")
     where, options = parser.parse_known_args()
     keep_freed_memory()
     prepare_processor()

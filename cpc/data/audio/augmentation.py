@@ -177,7 +177,7 @@ class Augmenter:
     """Changes a waveform by a key. The result does not depend on the order of windows, the process or the rank."""
 
     def __init__(self, options: WaveformAugmentation, sample_rate_hz: int, recordings: Any = None) -> None:
-        self.options = options
+        self.options, self.applied_to = options, options.applied_to
         self.sample_rate_hz = sample_rate_hz
         self.recordings = recordings
         if recordings is not None and not recordings.num_samples.any():

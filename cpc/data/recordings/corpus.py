@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,6 @@ class RecordingCorpus(MapStyleCorpus):
         codes = {name: code for code, name in enumerate(self.speakers)}
         self.group_ids = np.array([codes.get(name, -1) for name in self.table.groups], np.int64)
         self._samples: Any = None
-        self._augmenter: Any = None
         self._steps: Sequence[int] = ()
         self._starts: dict[str | None, Starts] = {}
         self._statistics: dict[str | None, tuple[Any, ...]] = {}
@@ -92,8 +92,13 @@ class RecordingCorpus(MapStyleCorpus):
         """Decode all recordings, or open the pack of an earlier call; to train, also those of the augmentation."""
         if self._samples is None:
             self._samples = self.decode()
-        if is_training and self.augmenter is not None and self._augmenter is None:
-            self._augmenter = self.augmenter()
+        if is_training:
+            _ = self.training_augmenter
+
+    @cached_property
+    def training_augmenter(self) -> Any:
+        """What changes training windows; None: they are not changed."""
+        return None if self.augmenter is None else self.augmenter()
 
     @property
     def samples(self) -> Any:
@@ -131,12 +136,9 @@ class RecordingCorpus(MapStyleCorpus):
         if self.names_matter:
             made_from[f"paths of {self.files}"] = digest(self.table.names[row] for row in rows.tolist())
         made_from[f"content of {self.files}"] = digest(self.samples.content(rows))
-        augmenter = None
-        if is_training and self.augmenter is not None:
-            augmenter = self._augmenter
-            assert augmenter is not None, "call prepare(is_training=True) first"
-            if (noise := augmenter.recordings) is not None:
-                made_from["content of noise"] = digest(noise.content(np.arange(len(noise))))
+        augmenter = self.training_augmenter if is_training else None
+        if augmenter is not None and (noise := augmenter.recordings) is not None:
+            made_from["content of noise"] = digest(noise.content(np.arange(len(noise))))
         windows = WindowDataset(
             self.samples,
             self.window_samples,

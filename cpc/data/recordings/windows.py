@@ -267,7 +267,7 @@ class WindowDataset(Dataset[Batch]):
         self.lengths = np.asarray(self.samples.num_samples, np.int64)[self.rows]
         self.shape: tuple[int, ...] = getattr(self.samples, "shape", ())
         self.starts = Starts(self.all_starts) if self.starts is None else self.starts
-        self._is_past_changed = self.augmenter is not None and self.augmenter.options.applied_to == "past"
+        self._is_past_changed = self.augmenter is not None and self.augmenter.applied_to == "past"
         self.num_values = self.window_samples * math.prod(self.shape) * (2 if self._is_past_changed else 1)
 
     @property

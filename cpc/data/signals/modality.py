@@ -11,6 +11,7 @@ from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.map_style import MapStyleModality
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels, PackedRecordings
+from cpc.data.signals.augmentation import SignalAugmentation
 from cpc.data.signals.channels import is_nameless
 from cpc.data.signals.pack import open_sharded_signals, pack_signals
 from cpc.data.signals.probe_data import SignalProbeData
@@ -34,6 +35,7 @@ class Signals(MapStyleModality):
         missing: `refuse` NaN with file, channel and time, or `mask` them: such samples are zero after standardisation.
             A latent without a known sample in its hop is neither target nor negative, and predicts nothing.
         labels: labels that come with every window, for an online probe; null: none.
+        augmentation: rotations of training windows (`SignalAugmentation`); null: none.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` subjects.
         speakers_per_batch: subjects in the batch of all devices together, for `same_speaker`.
         valid_share: share of the subjects that becomes split `valid` if the source has no splits.
@@ -66,6 +68,7 @@ class Signals(MapStyleModality):
     hop_seconds: Positive | None = None
     missing: Literal["refuse", "mask"] = "refuse"
     labels: str | None = None
+    augmentation: SignalAugmentation | None = None
     sampler: Literal["uniform", "same_speaker"] = "uniform"
     speakers_per_batch: Count = 1
     batch_size: Count = 32
@@ -82,6 +85,8 @@ class Signals(MapStyleModality):
         encoder = model.encoder
         num_latents = encoder.num_latents(self.window_samples(encoder))
         self.check_reach(model, num_latents, f"`window_seconds`={self.window_seconds} gives {num_latents} latents")
+        if self.augmentation is not None:
+            self.augmentation.check(encoder.channels)
         self.warn_of_overlap(model, getattr(encoder, "overlapping_steps", 0), "latents", "samples")
 
     def check_encoder(self, encoder: Any) -> None:
@@ -145,6 +150,7 @@ class Signals(MapStyleModality):
             self.window_samples(encoder),
             partial(self._decode, recordings, packed),
             frame_labels=None if self.labels is None else partial(_latent_labels, self.labels),
+            augmenter=None if self.augmentation is None else lambda: self.augmentation,
             has_missing=recordings.missing == "mask",
         )
 

@@ -144,7 +144,7 @@ class SignalProbeData(RecordingProbeData):
         return self.corpus.samples.read(int(self.recording[row]), int(self.start[row]), num_samples)
 
     def _batches_of_windows(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
-        rng = np.random.default_rng(protocol.seed)
+        rng, augmenter = np.random.default_rng(protocol.seed), self.corpus.training_augmenter
         num_latents = model.encoder.num_latents(self.window_samples)
         for _ in itertools.count():
             chosen = rng.choice(rows, protocol.batch_size)
@@ -152,6 +152,8 @@ class SignalProbeData(RecordingProbeData):
             num_valid = np.zeros(len(chosen), np.int64)
             for number, row in enumerate(chosen.tolist()):
                 window = self.read_window(row)
+                if augmenter is not None:
+                    window = augmenter(window, int(rng.integers(2**40)))
                 x[number, : len(window)], num_valid[number] = window, len(window)
             codes = np.stack([labels(row, None, 0, num_latents) for row in chosen.tolist()])
             unknown = torch.full((len(chosen),), -1)
