@@ -141,7 +141,7 @@ PHONES: dict[str, Any] = {
 }
 SPEAKERS: dict[str, Any] = PHONES | {
     "draw": from_sentences,
-    "task": {"name": "speaker", "test_split": "test"},
+    "task": {"name": "speaker", "test_split": "test", "pool": "mean"},
     "probed": pieces_of_sentences,
     "num_steps": 200,
 }

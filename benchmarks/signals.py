@@ -54,11 +54,14 @@ class Study:
 
 
 ACTIVITY_WINDOWS = {"window_seconds": 2.56, "hop_seconds": 1.28, "features": WINDOWED}
-COMPANDED = (  # recordings are shorter than a baseline
+COMPANDED = (  # recordings are shorter than a baseline, and hold one exercise
     "--model.encoder.init_args.front=compand",
     "--model.encoder.init_args.baseline_seconds=null",
     "--data.window_seconds=10.24",
     "--data.batch_size=16",
+    "--data.augmentation=null",  # exercises differ in how the wrist lies
+    "--data.sampler=same_speaker",
+    "--model.loss.init_args.negatives=same_speaker",
 )
 STUDIES = {
     "activities": Study(

@@ -13,6 +13,7 @@ from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
 from cpc.probes.classifier import answer_by_frequency, answer_by_neighbours
 from cpc.probes.fit import fit_probe
+from cpc.probes.reading import Reading
 from cpc.probes.record import add_seconds
 from cpc.probes.results import CONFIDENCE, Answers, ProbeResult, cross_validate, summarise
 from cpc.probes.store import Extraction, FeatureStore, check_names
@@ -44,6 +45,7 @@ class Comparison:
     extraction: Extraction = field(default_factory=Extraction)
     label_shares: Sequence[float] = ()
     num_random_models: int = 1
+    reading: Reading = field(default_factory=Reading)
     results: dict[str, dict[str, ProbeResult]] = field(default_factory=lambda: defaultdict(dict), init=False)
     curves: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     geometries: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
@@ -62,6 +64,7 @@ class Comparison:
 
     def check(self, task: Task) -> None:
         """Check that a task has the neighbours, coarse features and shares of its labels that are to be measured."""
+        self.reading.check(task)
         pooled = {"neighbours", *self.probe_data.coarse} if task.pool == "frames" else set()
         for name in (*self.features, *self.baselines):
             if name in pooled:
@@ -116,7 +119,7 @@ class Comparison:
     def record(self) -> dict[str, Any]:
         """Return the `protocol` of `probe.json`."""
         return {
-            "probe": {"l2": self.l2},
+            "probe": {"l2": self.l2, **asdict(self.reading)},
             "standardisation": "mean and deviation of each feature over the training examples",
             "confidence": CONFIDENCE,
             "num_random_models": self.num_random_models,
@@ -142,7 +145,7 @@ class Comparison:
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
         rows = np.unique(np.concatenate([task.rows for task in tasks]))
         for extractor in extractors:
-            store = self._store(extractor, rows)
+            store = self.reading.of(self._store(extractor, rows), self.probe_data, tasks[0].name)
             for (feature, name), task in product(names.items(), tasks):
                 self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
                 answers[name, task.name] += _classified(task, store, feature, self._fit(name, task))

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import numpy as np
 
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
-from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
+from cpc.config.argument_rules import Count, Natural, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.store.fingerprints import count_copies, fingerprint_record
 from cpc.pages.report import Report, drawn
 from cpc.probes.comparison import NETWORKS, Comparison
+from cpc.probes.reading import Reading, Unit
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.store import Extraction, build_untrained, open_probe_data
 from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
@@ -36,6 +37,8 @@ def probe(
     baselines: Sequence[str] | None = None,
     label_shares: Sequence[Annotated[float, SHARE]] | None = None,
     pool: str | None = None,
+    normalise: Unit | None = None,
+    frames_around: Natural = 0,
     train_split: str | None = None,
     test_split: str | None = None,
     folds: str | None = None,
@@ -68,6 +71,8 @@ def probe(
         label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
         pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on
             the task if not given.
+        normalise: `speaker` or `recording`: take out mean and deviation of the vectors of each, of every feature alike.
+        frames_around: number of frames on each side that a probe reads beside each frame, of every feature alike.
         train_split: split for training probes, and for the statistics and data initialisation of baselines; train if
             not given.
         test_split: split for testing; valid for speaker, else test, if not given.
@@ -120,6 +125,7 @@ def probe(
         extraction=extraction,
         label_shares=label_shares or (),
         num_random_models=num_random_models or 1,
+        reading=Reading(normalise, frames_around),
     )
     for option, value, needed in (
         ("num_random_models", num_random_models, ("random",)),

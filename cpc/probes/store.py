@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -72,7 +73,8 @@ class FeatureStore:
         self.num_vectors = int(num_vectors.sum())
         self.num_empty = int((num_vectors == 0).sum())
         ends = np.cumsum(num_vectors).tolist()
-        self._spans = dict(zip(rows.tolist(), map(slice, [0, *ends[:-1]], ends), strict=True))
+        self.rows: list[int] = rows.tolist()
+        self._spans = dict(zip(self.rows, map(slice, [0, *ends[:-1]], ends), strict=True))
 
     @classmethod
     def extract(
@@ -122,6 +124,12 @@ class FeatureStore:
     def span(self, row: int) -> slice:
         """Return the slice of the vectors of an observation."""
         return self._spans[row]
+
+    def with_values(self, values: Mapping[str, Any]) -> "FeatureStore":
+        """Return the store with other vectors of the same observations."""
+        store = copy(self)
+        store.values = values
+        return store
 
 
 def as_tensor(rows: Any) -> Tensor:

@@ -1,0 +1,66 @@
+"""What a probe of frames reads of a feature: the vectors, or also what is around them. T vectors, D feature dim."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from cpc.config.argument_rules import Natural, check_fields
+from cpc.data.probe_data import ProbeData
+from cpc.probes.store import FeatureStore
+from cpc.probes.task import Task
+
+_LEAST_DEVIATION = 1e-5
+Unit = Literal["speaker", "recording"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A change of the vectors of every feature alike, before probes read them; networks are not changed.
+
+    Attributes:
+        normalise: take out the mean and the deviation of all vectors of a `speaker` (of signals: a person), or of a
+            `recording`. It needs no label, but the other vectors of the unit.
+        frames_around: number of vectors on each side that are read beside each vector. The first and the last vector
+            of an observation stand for those outside.
+    """
+
+    normalise: Unit | None = None
+    frames_around: Natural = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def check(self, task: Task) -> None:
+        """Raise a ValueError if an observation has only one vector, or the unit is unknown or is the task."""
+        if self == Reading():
+            return
+        data = task.probe_data
+        if not data.several_vectors:
+            raise ValueError(
+                f"`normalise` and `frames_around` need several vectors of each {data.unit}: leave them out"
+            )
+        if self.normalise is not None:
+            data.units(self.normalise, task.name)
+
+    def of(self, store: FeatureStore, data: ProbeData, task: str) -> FeatureStore:
+        """Return a store of the changed vectors."""
+        if self == Reading():
+            return store
+        rows = np.array(store.rows)
+        units = rows if self.normalise is None else data.units(self.normalise, task)[rows]
+        values: dict[str, Any] = {name: np.array(each, np.float32) for name, each in store.values.items()}
+        for name, vectors in values.items():
+            for unit in np.unique(units) if self.normalise is not None else ():
+                of_unit = np.concatenate([np.r_[store.span(row)] for row in rows[units == unit].tolist()])
+                vectors[of_unit] -= vectors[of_unit].mean(0)
+                vectors[of_unit] /= np.maximum(vectors[of_unit].std(0), _LEAST_DEVIATION)
+            if self.frames_around:
+                values[name] = np.concatenate([self._with_neighbours(vectors[store.span(row)]) for row in store.rows])
+        return store.with_values(values)
+
+    def _with_neighbours(self, vectors: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T F"]:
+        num = self.frames_around
+        places = np.arange(len(vectors))[:, None] + np.arange(-num, num + 1)
+        return vectors[places.clip(0, max(len(vectors) - 1, 0))].reshape(len(vectors), -1)
