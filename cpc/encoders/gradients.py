@@ -29,7 +29,7 @@ class GradientTrunk(nn.Module):
     are fixed, except that `initialise_from` measures the mean and deviation of every feature once.
 
     Augmentation puts a frame of one colour around patches, and its edge would count as a gradient. So training requires
-    `augmentation: none`.
+    `augmentation: none` or `light`.
 
     Args:
         dim: D, the width of the latents.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.patch_augmentation import Augmentation
+from cpc.data.images.patch_augmentation import FRAMELESS, Augmentation
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
 from cpc.data.images.table import tabulate
@@ -25,7 +25,7 @@ class Images(MapStyleModality):
             shards (`cpc data shard`).
         image_size: side of the square that is cut into patches.
         load_size: side of decoded images, from which training cuts random squares; null: `image_size`.
-        augmentation: augmentation of each patch: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
+        augmentation: augmentation of each patch: `none`, `light`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
         flip: mirror half of the training images.
         train_split: split to train on: `train`, or `unlabelled` if the source has it.
         valid_share: share of `train_split` that is held out as split `valid`, if the source has no split `valid`.
@@ -71,9 +71,9 @@ class Images(MapStyleModality):
         """
         super().check(model)
         trunk = getattr(model.encoder, "trunk", None)
-        if self.augmentation != "none" and not getattr(trunk, "takes_frames", True):
+        if self.augmentation not in FRAMELESS and not getattr(trunk, "takes_frames", True):
             what = f"`augmentation`={self.augmentation!r} frames patches, whose edges {type(trunk).__name__} reads"
-            raise ValueError(f"{what}: set `augmentation` to none")
+            raise ValueError(f"{what}: set `augmentation` to none or light")
         side = model.encoder.grid.side(self.image_size)
         self.check_reach(model, side, f"`image_size`={self.image_size} gives {side} rows of patches")
         self.warn_of_overlap(model, model.encoder.overlapping_rows, "rows", "pixels")

@@ -37,10 +37,11 @@ def _mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(LAST_SHIFT))
 
 
-Augmentation = Literal["none", "v1", "v2"]
+Augmentation = Literal["none", "light", "v1", "v2"]
 
 _JITTERED_SHARE = 60 / 64  # side of a crop relative to the patch's: 60 of 64 pixels, as in the paper
-_DRAWS = {"v1": 2, "v2": 8}  # number of uniform random numbers per patch
+FRAMELESS = ("none", "light")  # augmentation that shows whole patches
+_DRAWS = {"light": 3, "v1": 2, "v2": 8}  # number of uniform random numbers per patch
 _COLOUR_DROP_SHARE = 0.8
 _STRENGTH = 0.6  # brightness, contrast, colour and sharpness are multiplied by 1 - this to 1 + this
 _FEWEST_BITS, _MOST_BITS = 2, 4  # bits of a pixel after posterisation
@@ -61,10 +62,12 @@ class PatchAugmentation:
       and one of AutoAugment's movements (rotation, shear or shift along either axis) with probability 0.8. It loses two
       of its three colour channels with probability 0.8. The paper names colour dropping, mirroring and AutoAugment's
       operations; we chose the operations, amounts and probabilities. Changes of light do not affect the frame.
+    - `light`: brightness, contrast and colour of a patch change by amounts of their own, without a frame. So patches of
+      an image cannot be told from those of others by the light alone.
     - `none`: patches are not changed.
 
     Args:
-        kind: `none`, `v1` or `v2`.
+        kind: `none`, `light`, `v1` or `v2`.
         grid: positions of the patches.
         fill: `[C]` colour of the frame and of dropped channels: the mean of the corpus, zero after standardisation.
 
@@ -77,15 +80,19 @@ class PatchAugmentation:
         self.kind = kind
         self.grid = grid
         self.fill = fill
-        self.crop_size = None if kind == "none" else int(grid.patch_size * _JITTERED_SHARE)
+        self.crop_size = None if kind in FRAMELESS else int(grid.patch_size * _JITTERED_SHARE)
 
     def __call__(self, images: Float[Tensor, "B C S S2"], keys: Int[np.ndarray, " B"]) -> Float[Tensor, "B H W C P P"]:
         """Return the patches of images with pixels in [0, 1], changed by the images' keys."""
-        if self.crop_size is None:
+        if self.kind == "none":
             return self.grid.patches(images).contiguous()
         num_rows, num_columns = (self.grid.side(size) for size in images.shape[2:])
         draws = torch.from_numpy(keyed_uniforms(keys, num_rows * num_columns * _DRAWS[self.kind])).float()
         patch_draws = rearrange(draws, "b (h w d) -> d b h w", h=num_rows, w=num_columns)
+        if self.crop_size is None:
+            patches = rearrange(self.grid.patches(images), "b h w c p q -> (b h w) c p q")
+            patches = vary_light(patches, rearrange(2 * patch_draws - 1, "d b h w -> d (b h w) 1 1 1"))
+            return rearrange(patches, "(b h w) c p q -> b h w c p q", b=len(images), h=num_rows)
         slack = self.grid.patch_size - self.crop_size + 1
         # The clamp is needed because float32 rounds a number just below 1 to 1.
         top, left = ((patch_draws[i] * slack).long().clamp(max=slack - 1) for i in (0, 1))
@@ -217,6 +224,13 @@ def stretch(x: Tensor, amount: Tensor) -> Tensor:
     low, high = (reduce(x, "n c p q -> n c 1 1", extreme) for extreme in ("min", "max"))
     is_flat = high - low < _LEVEL / 2
     return torch.where(is_flat, x, (x - low) / torch.where(is_flat, 1.0, high - low))
+
+
+def vary_light(x: Float[Tensor, "n C P P"], amounts: Float[Tensor, "3 n 1 1 1"]) -> Float[Tensor, "n C P P"]:
+    """Change brightness, contrast and colour of every patch by its own amounts in [-1, 1)."""
+    for change, amount in zip((brightness, contrast, colour), amounts, strict=True):
+        x = change(x, amount)
+    return x
 
 
 OPERATIONS = (brightness, contrast, colour, sharpness, posterise, solarise, stretch)

@@ -163,7 +163,7 @@ def test_chance_of_images_leaves_patches_alone(open_corpus: OpenCorpus, pixels: 
     assert not torch.equal(moved.__getitems__(drawn).x[0], moved.__getitems__(drawn).x[2])
 
 
-@pytest.mark.parametrize("augmentation", ["none", "v1", "v2"])
+@pytest.mark.parametrize("augmentation", ["none", "light", "v1", "v2"])
 def test_what_becomes_of_an_image_follows_from_its_key_alone(open_corpus: OpenCorpus, augmentation: str) -> None:
     """Neither the batch that it is in, nor the process, nor what was read before."""
     drawn = [(3, 11), (17, 2**40 - 1), (3, 12), (0, 11)]

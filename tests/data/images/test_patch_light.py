@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,15 +10,18 @@ from torchvision.transforms.v2 import functional as theirs
 
 from cpc.data.images.patch_augmentation import (
     OPERATIONS,
+    PatchAugmentation,
     brightness,
     change_light,
     colour,
     contrast,
+    keyed_uniforms,
     posterise,
     sharpness,
     solarise,
     stretch,
 )
+from cpc.encoders.patch_grid import PatchGrid
 
 # The same operation with a single amount; ours changes by up to 0.6.
 ORACLES: dict[Callable, Callable[[Tensor, float], Tensor]] = {
@@ -73,3 +77,17 @@ def test_patches_of_one_colour_and_of_few_pixels() -> None:
         assert torch.isfinite(changed).all()
         flat = changed[:, :, :1, :1].expand_as(changed)
         torch.testing.assert_close(changed, flat)
+
+
+def test_light_changes_every_patch_by_amounts_of_its_own() -> None:
+    grid, keys = PatchGrid(8, 4), np.array([3, 7])
+    x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    augmentation = PatchAugmentation("light", grid, torch.zeros(3))
+    patches, amounts = augmentation(x, keys), 2 * keyed_uniforms(keys, 27).reshape(2, 3, 3, 3) - 1
+    for b, row, column in np.ndindex(2, 3, 3):
+        expected = grid.patches(x)[b, row, column]
+        for change, amount in zip((brightness, contrast, colour), amounts[b, row, column].tolist(), strict=True):
+            expected = ORACLES[change](expected, amount)
+        torch.testing.assert_close(patches[b, row, column], expected, rtol=0, atol=1e-4)
+    assert augmentation.crop_size is None
+    assert torch.equal(augmentation.unaugmented(x), grid.patches(x))

@@ -45,7 +45,7 @@ def images(num: int = 4) -> torch.Tensor:
     return torch.rand(num, 3, 40, 40, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("kind", ["none", "v1", "v2"])
+@pytest.mark.parametrize("kind", ["none", "light", "v1", "v2"])
 def test_changes_follow_from_the_images_key_alone(kind: str) -> None:
     augmentation, x = PatchAugmentation(kind, GRID, FILL), images()
     keys = np.array([5, 9, 2, 2**40])
@@ -162,5 +162,5 @@ def test_grey_patches_keep_their_one_channel() -> None:
     patches = augmentation(torch.rand(3, 1, 40, 40), np.arange(3))
     assert patches.shape == (3, 4, 4, 1, 16, 16)
     assert patches[..., 4:12, 4:12].var((4, 5)).min() > 0
-    with pytest.raises(ValueError, match="kind='v3' is not one of none, v1, v2"):
+    with pytest.raises(ValueError, match="kind='v3' is not one of none, light, v1, v2"):
         PatchAugmentation("v3", GRID, FILL)
