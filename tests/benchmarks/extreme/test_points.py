@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import sparse
+from shared_data import real
 from sklearn.datasets import load_svmlight_file
 
 from benchmarks.extreme.points import ExtremePoints, read_extreme, write_extreme
-
-BIBTEX = Path(__file__).parents[4] / "shared/data/multilabel/bibtex"
 
 
 def written(tmp_path: Path, text: str | bytes) -> Path:
@@ -156,11 +155,9 @@ def test_long_malformed_lines_are_shortened(tmp_path: Path) -> None:
 
 
 def test_bibtex_as_scikit_learn_reads_it() -> None:
-    if not BIBTEX.is_dir():
-        pytest.skip("no bibtex at ../shared/data/multilabel")
     sizes = {"train": 4880, "test": 2515}
     for split, size in sizes.items():
-        path = BIBTEX / f"bibtex_{split}.xc.txt"
+        path = real("multilabel/bibtex") / f"bibtex_{split}.xc.txt"
         points = read_extreme(path)
         _, rest = path.read_bytes().split(b"\n", 1)
         features, labels = load_svmlight_file(io.BytesIO(rest), n_features=1836, multilabel=True, zero_based=True)

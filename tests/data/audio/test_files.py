@@ -6,6 +6,7 @@ import pytest
 import soundfile
 import torch
 import torchaudio
+from shared_data import real
 
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.pack import read_audio, read_blocks, resampled_length
@@ -105,9 +106,7 @@ def test_samples_that_are_no_numbers_name_the_file(tmp_path: Path, bad: float) -
 
 
 def test_real_speech() -> None:
-    folder = Path(__file__).parents[4] / "shared/data/fsdd/recordings"
-    if not folder.is_dir():
-        pytest.skip("no FSDD at ../shared/data")
+    folder = real("fsdd/recordings")
     for path in sorted(folder.glob("*.flac"))[::400]:
         np.testing.assert_allclose(read_audio(path, 16000), decoded_at_once(path, 16000), atol=1e-4)
 
