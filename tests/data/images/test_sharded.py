@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from cpc import cli
 from cpc.data import Images, read_image_source
@@ -14,16 +13,10 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.pack import TABLE_NAME
 from cpc.data.sharding import shard_corpus
 from cpc.data.store.shards import INDEX_NAME, Shards
-from cpc.encoders.patch_grid import PatchGrid
+
+from .test_corpus import PATCHES
 
 NUM_IMAGES, SIDE = 40, 14
-
-
-class Geometry:
-    """What a corpus asks of an encoder."""
-
-    grid, num_channels, fully_convolutional = PatchGrid(8, 4), 3, False
-    pixel_mean = torch.linspace(0.25, 0.5, 3)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +37,7 @@ def sharded(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_source(source: str | Path, **options: object) -> ImageCorpus:
     options = {"image_size": 12, "load_size": SIDE, "flip": True, "augmentation": "none"} | options
-    return Images(source=str(source), **options).open(Geometry())
+    return Images(source=str(source), **options).open(PATCHES)
 
 
 def batches(source: str | Path, **options: object) -> list[bytes]:
@@ -88,9 +81,7 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
         ({}, "give `image_size` for images, or write one of audio with"),
         ({"image_size": 8, "sample_rate_hz": 8000.0}, "`sample_rate_hz`=8000.0 does not apply to images"),
         ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes must have from 192"),
-        ({"image_size": 0}, "image_size"),
         ({"image_size": 8, "num_channels": 0}, "num_channels"),
-        ({"image_size": 8, "shard_mb": float("inf")}, "`shard_mb`=inf must be a finite number"),
         ({"image_size": 8, "shard_mb": float("nan")}, "`shard_mb`=nan must be a finite number"),
     ],
 )

@@ -146,13 +146,3 @@ def test_speakers_and_sequences_keep_their_numbers_in_every_split(folder: Path) 
     for windows in splits.values():
         for sequence, group in zip(windows.sequence_ids, windows.group_ids, strict=True):
             assert corpus.speakers[group] in corpus.table.paths[sequence]
-
-
-@pytest.mark.parametrize("split", ["valid", None])
-def test_what_is_wrong_with_batches_names_their_split(folder: Path, split: str | None) -> None:
-    corpus = open_audio(folder, Hop160(), WINDOW)
-    windows, whose = corpus.windows(split), "all files" if split is None else "split 'valid'"
-    with pytest.raises(ValueError, match=f"^{whose}: speakers_per_batch=4, but there are only 2"):
-        corpus.batches(windows, "same_speaker", 8, 0, speakers_per_batch=4)
-    with pytest.raises(ValueError, match=f"^{whose}: UniformBatches: batch_size=0"):
-        corpus.batches(windows, "uniform", 0, 0)

@@ -8,11 +8,10 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
+from shared_data import real
 
 from cpc.data.sentences.labelled import bags, read_labelled, set_and_split, unit_rows
 from cpc.probes.store import as_tensor
-
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "sentclf"
 
 
 @pytest.fixture
@@ -63,12 +62,10 @@ def test_refusals(source: Path) -> None:
     ("name", "content", "message"),
     [
         ("mood.txt", 'yes,"so it is"\nno,never\n', r"mood\.txt, line 1: the label 'yes,\"so'.*csv\.reader"),
-        ("mood.txt", "pos;so it is\nneg;never was\n", "line 1: the label 'pos;so'"),
         ("mood.tsv", '"pos"\t"so ""it"" is"\n"neg"\t"never"\n', "line 1: the label '\"pos\"'"),
         ("mood.tsv", "pos\tso it is\nneg never\n", "line 2: 0 tabs"),
         ("mood.tsv", "a1\t0\t\tso it is\na1\t1\t\tnever\n", "line 1: 3 tabs"),
         ("mood.tsv", "pos\tso\n\tnever\n", "line 2: no label"),
-        ("mood.txt", '{"label": 0, "text": "so"}\n{"label": 1, "text": "no"}\n', "line 1: the label"),
         ("mood.csv", "0 so\n1 no\n", r"mood\.csv: labelled sentences are not read from a CSV"),
     ],
 )
@@ -90,9 +87,8 @@ def test_labels_and_words_have_one_spelling(tmp_path: Path) -> None:
     assert bags("bow", [[normalize("NFD", "हिन्दी é"), "é हिन्दी"]]).shape == (2, 2)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real sets lie in ../shared/data/sentclf")
 def test_the_real_sets_have_their_published_sizes() -> None:
-    found = read_labelled(SHARED, "latin-1")
+    found = read_labelled(real("sentclf"), "latin-1")
     label_counts = {name: Counter(found.labels[row] for row in found.rows(name)) for name in found.names}
     assert sorted(label_counts["MR"].values()) == [5331, 5331]
     assert sorted(label_counts["MPQA"].values()) == [3312, 7294]

@@ -94,8 +94,6 @@ def test_refusals(source: Path) -> None:
         opened(source).check("test")
     with pytest.raises(ValueError, match="`passage_sentences`=3 is less than `window_sentences`=4"):
         opened(source, passage_sentences=3)
-    with pytest.raises(ValueError, match="`max_tokens`=0"):
-        opened(source, max_tokens=0)
     with pytest.raises(ValueError, match="has no book of split 'all'"):
         Sentences(source=str(source), train_split="all").open(SentenceEncoder(5, 4, 4), is_training=True)
     with pytest.raises(ValueError, match="holds no vocabulary"):

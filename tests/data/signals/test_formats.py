@@ -111,15 +111,8 @@ def edf_with(path: Path, field: str, text: str, channel: int = 1) -> Path:
         for name, each in zip("AB", values, strict=True)
     ]
     file_class(signals, data_record_duration=0.5).write(path)
-    widths = {
-        "label": 16,
-        "transducer": 80,
-        "unit": 8,
-        "physical_min": 8,
-        "physical_max": 8,
-        "digital_min": 8,
-        "digital_max": 8,
-    }
+    numbers = ("unit", "physical_min", "physical_max", "digital_min", "digital_max")
+    widths = {"label": 16, "transducer": 80, **dict.fromkeys(numbers, 8)}
     if field in widths:
         before = list(widths.values())[: list(widths).index(field)]
         first, width = 256 + 2 * sum(before) + channel * widths[field], widths[field]

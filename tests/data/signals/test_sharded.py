@@ -147,7 +147,6 @@ def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_pa
         ({"units": "mV"}, "a list of 2 str is missing"),
         ({"labels": {"mood": {"classes": ["a"], "codes": [1] * 6}}}, "integers from 1 to 1 lie outside of -1 to 0"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 1]] * 6}}}, "runs of labels do not fit"),
-        ({"labels": {"mood": {"classes": ["a"], "runs": []}}}, "zip"),
         ({"labels": []}, "has no attribute"),
     ],
 )

@@ -187,19 +187,13 @@ def test_labels_of_latents_are_those_of_the_sample_at_their_centre(source: Path)
         assert row.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"labels": "mood"}, "`labels`='mood' is not among the labels of the source"),
-        ({"channels": [0]}, "has 1 channels"),
-    ],
-)
-def test_refusals_of_sources(source: Path, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        opened(data(source, **options), encoder())
-
-
-def test_refusals_of_encoders_and_splits(source: Path) -> None:
+def test_refusals(source: Path) -> None:
+    for option, message in (
+        ({"labels": "mood"}, "`labels`='mood' is not among the labels"),
+        ({"channels": [0]}, "has 1 ch"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            opened(data(source, **option), encoder())
     with pytest.raises(ValueError, match="sample_rate_hz`=10, but"):
         data(source, sample_rate_hz=10.0).check_encoder(encoder())
     corpus = opened(data(source), encoder())
