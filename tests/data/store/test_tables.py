@@ -75,12 +75,10 @@ READERS = {
     [
         ("path;start;end;label\na.wav;0;1;x\n", r"line 1: has semicolons between .* expected commas, UTF-8"),
         ("path\tstart\tend\tlabel\na.wav\t0\t1\tx\n", r"line 1: has tabs .* \(.tsv: tabs\)"),
-        ("path|start|end|label\na.wav|0|1|x\n", r"line 1: has vertical bars"),
         ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16"), "is UTF-16; expected commas, UTF-8"),
         ("path,start,end,label\na.wav,0,1,x\n".encode("utf-16-le"), "holds NUL bytes, as UTF-16 and"),
         (b"PK\x03\x04\x14\x00\x00\x00", "as UTF-16 and spreadsheets do"),
         ('\n{"path": "a.wav", "start": 0, "end": 1, "label": "x"}\n', "is JSON, or JSON lines; expected commas, UTF-8"),
-        ('[{"path": "a.wav"}]', "is JSON, or JSON lines"),
         ('path,start,end,label\na.wav,0,1,"x\ny"\n', r"line 2: .*continues in the next line.*close in its line"),
         ('path,start,end,label\na.wav,0,1,y\nb.wav,0,1,"x\nc.wav,0,1,y\n', r"line 3: is not a row of a CSV"),
         ('path,start,end,label\na.wav,0,1,"x"y\n', r"line 2: is not a row of a CSV"),
@@ -116,7 +114,6 @@ def test_a_line_break_is_not_written_into_a_table(tmp_path: Path) -> None:
     ("columns", "message"),
     [
         ("offset,sample_rate_hz,num_samples\na.wav,0.25,8000,8000\n", r"a\.wav: offset is '0\.25', but must be 0"),
-        ("offset\na.wav,1e3\n", r"a\.wav: offset is '1e3'"),
         ("duration,sample_rate_hz,num_samples\na.wav,1.5,8000,16000\n", r"duration is '1\.5', but the file las"),
         ("duration,sample_rate_hz,num_samples\na.wav,2000,8000,16000\n", r"lasts 2 s; cpc reads whole files"),
         ("duration,sample_rate_hz,num_samples\na.wav,short,8000,16000\n", r"duration is 'short'.*rename the column"),
