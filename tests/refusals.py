@@ -1,6 +1,8 @@
 """Calls that must be refused."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,3 +12,13 @@ def refuses(message: str, call: Callable[..., Any], *arguments: Any, **options: 
     """The call raises a ValueError whose text holds the message, a regular expression."""
     with pytest.raises(ValueError, match=message):
         call(*arguments, **options)
+
+
+class Code:
+    """Makes the folder when it is read from a pickle."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.folder),)

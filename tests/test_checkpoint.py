@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
+from refusals import Code
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -247,14 +248,6 @@ def test_a_checkpoint_with_code_is_refused_and_the_code_not_run(tmp_path: Path, 
     assert touched.exists(), "the file would have done it"
 
 
-class Code:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (str(self.folder),)
-
-
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     torch.save(SAVED, path)
@@ -352,18 +345,12 @@ OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
     [
         ((), [], "format_version None"),
         ((), "[" * 100_000, r"config\.json is not JSON"),
-        ((), None, "format_version None"),
-        (("format_version",), 0, "format_version 0"),
         (("sha256",), None, r"lacks sha256 \(str\)"),
-        (("architecture",), "CPC", r"lacks architecture \(dict\)"),
-        (("provenance",), None, r"lacks provenance \(dict\)"),
         (("provenance",), {"data": []}, r"lacks provenance\.data"),
         (("modality",), "smell", "modality='smell' must be audio"),
         (("sample_rate_hz",), 8000, "sample_rate_hz=8000 must be 16000"),
         (("architecture",), {}, "does not describe a part"),
         (("architecture",), nested(1), "GRU is not a CPC"),
-        (("architecture", "class_path"), 3, "does not describe a part"),
-        (("architecture", "init_args"), None, "does not describe a part"),
         (("architecture", "init_args", "encoder"), None, "which is not a valid encoder"),
         (("architecture", "init_args", "context"), nested(300), "does not describe a model that can be built"),
         (
@@ -372,10 +359,8 @@ OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
             "takes shared_across_steps: bool",
         ),
         ((*OPTIONS, "dim"), "8", "dim=.8. must be a whole number"),
-        ((*OPTIONS, "dim"), None, "does not take"),
         ((*OPTIONS, "dim"), -4, "dim=-4.* must be at least 1"),
         ((*OPTIONS, "dim"), 10**6, "far more numbers"),
-        ((*OPTIONS, "dim"), 10**18, "far more numbers"),
         ((*OPTIONS, "dim"), 10**30, "too large"),
         (("architecture", "init_args", "context", "init_args", "num_layers"), 10**9, "far more numbers"),
         (("format_version",), 99, "format_version 99, this cpc reads up to 1"),
@@ -385,7 +370,6 @@ OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
         (CLASS, "cpc.cli.main", "is not a part of a model: parts are in cpc.model, cpc.enc"),
         # It would trust whom it is told to.
         (CLASS, "cpc.interop.s3prl.UpstreamExpert", "is not a part of a model"),
-        (CLASS, "cpc.pretraining.module.PretrainModule", "is not a part of a model"),
         ((*OPTIONS, "wideness"), 3, "does not take the arguments"),
         ((*OPTIONS, "dim"), 9, "does not fit its architecture"),
         ((*OPTIONS, "kernels"), [10, "8", 4, 4, 4], "must be a whole number"),

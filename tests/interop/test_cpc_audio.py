@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cpc_audio_checkpoint import DIM, NUM_STEPS, SHAPES, WIDTH, random_weights, save
-from refusals import refuses
+from refusals import Code, refuses
 from torch import Tensor, nn
 
 import cpc
@@ -115,14 +115,9 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     legacy.write_bytes(legacy.read_bytes()[:-200])
     refuses(r"legacy.pt: is damaged", import_checkpoint, legacy, out=tmp_path / "model")
-    torch.save({"gEncoder": Code()}, legacy, _use_new_zipfile_serialization=False)
+    torch.save({"gEncoder": Code(tmp_path / "run")}, legacy, _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match=r"legacy.pt: is damaged, or holds objects that could run code"):
         import_checkpoint(legacy, out=tmp_path / "model")
-
-
-class Code:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return print, ("run",)
 
 
 def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
@@ -165,7 +160,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         (whole[:-2000], "cut off"),
         (bytes(damaged), r"x.pt cannot be read: cut off, damaged"),
         (b"<!DOCTYPE html><title>404 Not Found</title>", r"no checkpoint at all: it begins with b'<!DOCTYPE"),
-        ({"gEncoder": Code()}, "could run code"),
+        ({"gEncoder": Code(tmp_path / "code")}, "could run code"),
         ({"state_dict": {}}, "holds neither `gEncoder` nor `weights`"),
     ):
         torch.save(content, path)

@@ -21,7 +21,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from refusals import refuses
+from refusals import Code, refuses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -137,27 +137,22 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Run) -> None:
         (["--data.eval_split=dev"], "is of split 'dev'; the splits are train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),
         (["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a negative"),
-        (["--model.loss.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives='nobody' is not one of"),
         (
             ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
             "excluding' leaves",
         ),
-        (["--model.loss.init_args.exchange", "ring"], "error: --model.loss.init_args.exchange='ring' is no longer"),
         (["--model.loss={class_path: cpc.losses.Contrastive, init_args: {anchor: true}}"], "anchor`=True is no longer"),
         (["--ckpt_path=last"], "there is no"),
         (["--run_dir= "], "error: --run_dir is empty: give a value, or leave it out"),
         ([f"--seed_everything={2**70}"], f"error: --seed_everything={2**70} must be at least 0 and at most 4294967295"),
-        (["--seed_everything=-2"], "error: --seed_everything=-2 must be at least 0"),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
         (["--data.train_split=valid"], "data.train_split and --data.eval_split are both 'valid'"),
         (["--trainer.max_steps=-1"], "trainer.max_steps and --run_dir must be given"),
         (["--trainer.gradient_clip_algorithm=norm"], "needs trainer.gradient_clip_val"),
         (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1.0 must be at least 0"),
-        (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be at least 1"),
         (["--trainer.precision=bf16-true"], "trainer.precision='bf16-true' is not one of 32-true"),
         (["--trainer.accelerator=tpu"], "Given: trainer.accelerator=tpu"),
-        (["--trainer.devices=0"], "trainer.devices=0"),
         (["--trainer.max_epochs=3"], "trainer.max_epochs"),  # would do nothing
         (["--trainer.enable_checkpointing=true"], "trainer.enable_checkpointing"),
         (
@@ -170,7 +165,6 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Run) -> None:
             ["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"],
             "have no task 'class' for an online probe; their tasks are speaker",
         ),
-        (["--model.num_chunks=0"], "model.num_chunks=0 must be at least 1"),
         (
             """--model.encoder=cpc.encoders.PatchEncoder --model.encoder.trunk=cpc.encoders.TinyTrunk
                 --model.context=cpc.contexts.PixelCNN""".split(),
@@ -281,14 +275,6 @@ def test_changed_settings_hold_after_a_resume_and_are_named(run: Run, capsys: Ca
         assert torch.allclose(tensor, before[name], rtol=0, atol=1e-7), name
 
 
-class Code:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (str(self.folder),)
-
-
 @pytest.mark.parametrize("given", ["best", "PATH"])
 def test_code_in_a_checkpoint_is_not_run(refused: Refused, finished: Path, given: str) -> None:
     path = finished / "checkpoints" / "best.ckpt"
@@ -389,13 +375,9 @@ def test_the_best_is_offered_where_there_is_no_last(refused: Refused, finished: 
         assert f"continue with --run_dir {finished} --ckpt_path best" in refused(*options)
 
 
-@pytest.mark.parametrize("damage", ["cut off", "empty", "text", "of another program"])
-def test_a_damaged_checkpoint_is_named_and_the_best_offered(refused: Refused, finished: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_best_offered(refused: Refused, finished: Path) -> None:
     path = finished / "checkpoints" / "last.ckpt"
-    whole = path.read_bytes()
-    path.write_bytes({"cut off": whole[: len(whole) // 2], "empty": b"", "text": b"weights: none\n"}.get(damage, whole))
-    if damage == "of another program":
-        torch.save({"weights": torch.zeros(3)}, path)
+    path.write_bytes(path.read_bytes()[:1000])
     told = refused("--ckpt_path=last", "--trainer.max_steps=6")
     assert str(path) in told
     assert f"{finished} has another: --ckpt_path best" in told

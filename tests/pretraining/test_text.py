@@ -235,7 +235,6 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         "optimiser='adam' does not support a table with has_sparse_gradients=True",
         model__loss__init_args__table__has_sparse_gradients=True,
     )
-    refused("`chunk_tokens`=0 must be at least 1", data__init_args__chunk_tokens=0)
     lanes = "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`"
     refused(lanes, data__init_args__batch_size=10_000)
     refused("text have no task .speaker. for an online probe", trainer__callbacks=[part("probes.OnlineProbe")])

@@ -67,7 +67,6 @@ def test_parts_that_do_not_fit_start_anew_and_are_named(
         ({"num_steps": 4}, "num_steps 3 in the saved model, 4 here"),
         ({"steps": [3]}, "steps None in the saved model, (3,) here"),
         ({"steps": [1, 3, 9]}, "steps None in the saved model, (1, 3, 9) here"),
-        ({"steps": [2, 3]}, "steps None in the saved model, (2, 3) here"),
     ],
 )
 def test_weights_go_to_their_step_and_not_to_their_index(
