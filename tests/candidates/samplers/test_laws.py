@@ -102,8 +102,7 @@ def test_a_cast_of_the_model_leaves_the_law_as_it_is(name: str, cast: str) -> No
         if has_cast:
             getattr(torch.nn.ModuleList([sampler]), cast)()
         draws.append(sampler.sample(None, 50, targets, "keep", torch.Generator().manual_seed(0)))
-    for found, wanted in zip(*draws, strict=True):
-        assert torch.equal(found, wanted)
+    assert all(map(torch.equal, *draws))
 
 
 def test_the_log_uniform_law_is_not_the_circulating_one(generator: torch.Generator) -> None:
@@ -354,16 +353,12 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
         (lambda: Unigram([2, 1, 0, 0]), 3, "keep", "num_sampled=3.*2 classes.*lower num_sampled"),
         (lambda: Uniform(1, replacement=True), 1, "exclude", "hits='remove'"),
         (lambda: Unigram([0, 0, 1, 1]), 1, "keep", "class 0 is a target, but the sampler never draws it"),
-        (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
         (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "num_sampled=3 must be at least 1 and at most 2"),
         (lambda: All(4), 3, "keep", "of All=3 must be 4"),
-        (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
         (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
         (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
         (lambda: Unigram([1.0, -1]), 1, "keep", "at least 0 everywhere"),
-        (lambda: Unigram([1.0, math.nan]), 1, "keep", "finite"),
         (lambda: Unigram([0.0, 0]), 1, "keep", "must be positive and finite"),
-        (lambda: Bernoulli([0.0, 0.0]), 1, "keep", "which must be positive and finite"),
     ],
 )
 def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> None:

@@ -70,11 +70,9 @@ def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
     ("call", "message"),
     [
         (lambda: Partition(4, 4), "max_words`=4 must be at least 1 and at most 3"),
-        (lambda: Partition(4, 0), "max_words`=0"),
         (lambda: Partition(4, 2).set_step(0), "has no corpus yet: call look_ahead"),
         (lambda: partition(4, [2, 3, 0], 2).words_of_part(), "no current part yet"),
         (lambda: partition(4, [], 2), "num_batches=0 must be at least 1"),
-        (lambda: partition(4, [4], 2), "targets run from 4 to 4"),
         (lambda: partition(4, [1, 1, 1, 0, 1, 2], 2, 3), "its number of words=3 must be at most 2"),
     ],
 )
