@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
-from refusals import Code
+from refusals import Code, refuses
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -202,20 +202,16 @@ def test_a_save_that_fails_leaves_the_old_model_and_nothing_else(tmp_path: Path)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no model"):
-        cpc.load_pretrained(tmp_path / "nowhere")
+    refuses("holds no model", cpc.load_pretrained, tmp_path / "nowhere")
     weights = tmp_path / "model.safetensors"
     cpc.save_pretrained(small(), tmp_path)
     weights.write_bytes(weights.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=r"not the file that config\.json describes"):
-        cpc.load_pretrained(tmp_path)
+    refuses(r"not the file that config\.json describes", cpc.load_pretrained, tmp_path)
     weights.unlink()
-    with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
-        cpc.load_pretrained(tmp_path)
+    refuses(r"model\.safetensors is missing", cpc.load_pretrained, tmp_path)
     config = tmp_path / "config.json"
     config.write_text(config.read_text()[:-10])
-    with pytest.raises(ValueError, match=r"config\.json is not JSON"):
-        cpc.load_pretrained(tmp_path)
+    refuses(r"config\.json is not JSON", cpc.load_pretrained, tmp_path)
 
 
 def refused_checkpoint(path: Path, message: str) -> None:
@@ -437,8 +433,7 @@ def test_sizes_below_one_are_refused_by_name(part: type[nn.Module], unchecked_ty
 
     connected()
     for name in set(sizes) - {"num_deltas", "seed"}:  # 0 of them is a number, too
-        with pytest.raises(ValueError, match=rf"\b{name}=0\b"):
-            connected(**{name: 0})
+        refuses(rf"\b{name}=0\b", connected, **{name: 0})
 
 
 CHECKED = [part for part in PARTS if part not in (SoftmaxSampler, SparseEncoder)]  # which have no rules of their own

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from torch import Tensor
 
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context, Identity, StateSpace
@@ -164,21 +165,17 @@ def test_connecting_twice(context: Context) -> None:
     before = [each.clone() for each in context.parameters()]
     context.connect(INPUT_DIM)
     assert all(torch.equal(x, y) for x, y in zip(before, context.parameters(), strict=True))
-    with pytest.raises(ValueError, match="=6 must be 5"):
-        context.connect(6)
+    refuses("=6 must be 5", context.connect, 6)
 
 
 @pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
 def test_use_before_connecting(build: Callable[[], Context]) -> None:
-    with pytest.raises(ValueError, match="connect"):
-        build()(latents())
+    refuses("connect", build(), latents())
 
 
 def test_wrong_input(context: Context) -> None:
-    with pytest.raises(ValueError, match=r"of the shape \[B, T, 5\]"):
-        context(torch.zeros(2, 3, 7))
-    with pytest.raises(ValueError, match="input_dim"):
-        GRU(4).connect(0)
+    refuses(r"of the shape \[B, T, 5\]", context, torch.zeros(2, 3, 7))
+    refuses("input_dim", GRU(4).connect, 0)
 
 
 @pytest.mark.usefixtures("unchecked_types")  # as users run: the type checker would speak first
@@ -216,8 +213,7 @@ def test_a_state_is_widened_but_not_rounded(context: Context) -> None:
     rounded = tuple(each.bfloat16() for each in state)
     assert torch.equal(context(z, rounded)[0], context(z, tuple(each.double() for each in rounded))[0])
     context.float()
-    with pytest.raises(ValueError, match=r"float64 .* takes \(torch.float32 "):
-        context(z.float(), state)
+    refuses(r"float64 .* takes \(torch.float32 ", context, z.float(), state)
 
 
 def test_identity_remembers_nothing() -> None:
@@ -227,7 +223,5 @@ def test_identity_remembers_nothing() -> None:
     assert context.dim == INPUT_DIM
     assert torch.equal(contexts, z)
     assert torch.equal(context(z[:, 5:], state)[0], z[:, 5:])
-    with pytest.raises(ValueError, match="for 2 sequences this Identity takes"):
-        context(z[:2], state)
-    with pytest.raises(ValueError, match="must be 5"):
-        context.connect(4)
+    refuses("for 2 sequences this Identity takes", context, z[:2], state)
+    refuses("must be 5", context.connect, 4)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.encoders import FrameEncoder
 
@@ -46,11 +47,7 @@ def test_initialisation_standardises_channels(encoder: FrameEncoder) -> None:
 
 
 def test_bad_arguments(encoder: FrameEncoder) -> None:
-    with pytest.raises(ValueError, match=r"need one entry per layer"):
-        FrameEncoder(widths=(4,))
-    with pytest.raises(ValueError, match="the size after the last layer"):
-        FrameEncoder((7, 30))
-    with pytest.raises(ValueError, match=r"frames is .* of the shape \[B, T, 2, 20, 16\]"):
-        encoder(torch.zeros(1, 1, 1, 20, 16))
-    with pytest.raises(ValueError, match="cannot standardise observations: are they constant"):
-        encoder.set_statistics(0.5, 0.0)
+    refuses(r"need one entry per layer", FrameEncoder, widths=(4,))
+    refuses("the size after the last layer", FrameEncoder, (7, 30))
+    refuses(r"frames is .* of the shape \[B, T, 2, 20, 16\]", encoder, torch.zeros(1, 1, 1, 20, 16))
+    refuses("cannot standardise observations: are they constant", encoder.set_statistics, 0.5, 0.0)

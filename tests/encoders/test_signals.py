@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.encoders import SignalEncoder
 
@@ -140,17 +141,14 @@ def test_initialisation_standardises_every_layer() -> None:
     ],
 )
 def test_refusals(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SignalEncoder(3, **options)
+    refuses(message, SignalEncoder, 3, **options)
 
 
 def test_refused_signals_and_statistics() -> None:
     made = SignalEncoder(3)
     for shape in ((2, 10, 2), (1, 0, 3)):
-        with pytest.raises(ValueError, match=r"of the shape \[batch, samples, 3\]|have no sample"):
-            made(torch.zeros(shape))
-    with pytest.raises(ValueError, match="must be finite"):
-        made.set_statistics([0.0, 0.0, math.nan], 1.0)
+        refuses(r"of the shape \[batch, samples, 3\]|have no sample", made, torch.zeros(shape))
+    refuses("must be finite", made.set_statistics, [0.0, 0.0, math.nan], 1.0)
     made.set_statistics([1.0, 2.0, 3.0], [1.0, 0.0, 2.0], [0.0, 0.1, 0.5])  # a constant channel keeps deviation 1
     assert made.input_std.tolist() == [1, 1, 2]
     assert made.input_floor.tolist() == pytest.approx([1, 0.1, 0.25])

@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from refusals import refuses
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -86,7 +87,5 @@ def test_bfloat16_under_autocast(norm: Norm) -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="need one entry per layer"):
-        TinyTrunk(strides=(4, 2))
-    with pytest.raises(ValueError, match="a side needs at least 8"):
-        trunk()(torch.randn(2, 3, 7, 16))
+    refuses("need one entry per layer", TinyTrunk, strides=(4, 2))
+    refuses("a side needs at least 8", trunk(), torch.randn(2, 3, 7, 16))

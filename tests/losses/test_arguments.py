@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from torch import Tensor
 
 from cpc.candidates import LatentBank, allowed_matrix
@@ -113,8 +114,7 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("loss", "change", "message"), CHANGES)
 def test_of_losses(loss: Callable, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        inspect.unwrap(loss)(**(GIVEN[loss] | change))
+    refuses(message, inspect.unwrap(loss), **GIVEN[loss] | change)
 
 
 @pytest.mark.parametrize("loss", GIVEN)
@@ -132,8 +132,7 @@ def test_what_fits_is_taken(loss: Callable) -> None:
     ],
 )
 def test_of_samplers(sampler: Any, targets: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sampler.sample(torch.ones(M, D), 3, targets)
+    refuses(message, sampler.sample, torch.ones(M, D), 3, targets)
 
 
 def negatives(pool: Tensor, sequence: Tensor, positives: Tensor, num: int = 2) -> Tensor:
@@ -162,8 +161,7 @@ ALL, ROWS = torch.ones(B, N, dtype=torch.bool), torch.zeros(M).long()
     ],
 )
 def test_of_parts_and_of_what_candidates_come_from(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+    refuses(message, call)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])

@@ -14,6 +14,7 @@ import soundfile
 import torch
 from opened import opened
 from PIL import Image
+from refusals import refuses
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
@@ -231,8 +232,7 @@ def test_mistakes_show_before_anything_is_computed(
     model_folder: Path, manifest: Manifest, arguments: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cpc.data.audio.modality.pack", lambda *_, **__: pytest.fail("packed"))
-    with pytest.raises(ValueError, match=message):
-        probe(model_folder, manifest.root, **arguments)
+    refuses(message, probe, model_folder, manifest.root, **arguments)
 
 
 def test_options_of_baselines_that_are_not_measured_are_told(
@@ -251,8 +251,7 @@ def test_data_without_probe_data_are_refused_before_they_are_opened(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Audio, "probe_data", Modality.probe_data)
-    with pytest.raises(ValueError, match="cannot be probed or embedded"):
-        probe(model_folder, "nowhere", "speaker")
+    refuses("cannot be probed or embedded", probe, model_folder, "nowhere", "speaker")
 
 
 def test_files_as_a_whole_have_what_images_have(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from scipy import sparse
 from shared_data import real
 from sklearn.datasets import load_svmlight_file
@@ -100,8 +101,7 @@ def test_blocks_end_between_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     lines = (tmp_path / "points.txt").read_text().splitlines()
     lines[41] = "0 1:x"
     broken = written(tmp_path, "\n".join(lines))
-    with pytest.raises(ValueError, match=r"points\.txt, line 42: '0 1:x' is not of the form"):
-        read_extreme(broken)
+    refuses(r"points\.txt, line 42: '0 1:x' is not of the form", read_extreme, broken)
 
 
 def test_no_points(tmp_path: Path) -> None:
@@ -133,14 +133,12 @@ def test_no_points(tmp_path: Path) -> None:
 def test_malformed_lines_are_named(tmp_path: Path, line: str, complaint: str) -> None:
     good = "1,2 3:4\n 5:6"
     path = written(tmp_path, f"5 9 7\n{good}\n{line}\n{good}\n")
-    with pytest.raises(ValueError, match=rf"points\.txt, line 4: .*{re.escape(complaint)}"):
-        read_extreme(path)
+    refuses(rf"points\.txt, line 4: .*{re.escape(complaint)}", read_extreme, path)
 
 
 @pytest.mark.parametrize("header", ["", "3 4", "3 4 x", "3 4 5 6", "-3 4 5", "0 0:1"])
 def test_headers_of_another_form(tmp_path: Path, header: str) -> None:
-    with pytest.raises(ValueError, match=r"points\.txt, line 1: .*`points features classes`"):
-        read_extreme(written(tmp_path, f"{header}\n1 2:3\n"))
+    refuses(r"points\.txt, line 1: .*`points features classes`", read_extreme, written(tmp_path, f"{header}\n1 2:3\n"))
 
 
 @pytest.mark.parametrize("num_points", [1, 3])

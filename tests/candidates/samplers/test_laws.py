@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from einops import repeat
+from refusals import refuses
 from scipy import stats
 from torch import Tensor
 
@@ -362,17 +363,13 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
     ],
 )
 def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make().sample(None, num, torch.tensor([0]), hits)
+    refuses(message, make().sample, None, num, torch.tensor([0]), hits)
 
 
 def test_targets_that_no_draw_can_avoid_are_named() -> None:
-    with pytest.raises(ValueError, match=r"same targets in every query.*shared=False"):
-        Uniform(9).sample(None, 2, torch.tensor([0, 1]), "exclude")
-    with pytest.raises(ValueError, match="Uniform: hits='drop' is not one of keep, remove, exclude"):
-        Uniform(9).check_request(2, "drop")
-    with pytest.raises(ValueError, match="targets run from 0 to 9"):
-        Uniform(9).sample(None, 2, torch.tensor([0, 9]))
+    refuses(r"same targets in every query.*shared=False", Uniform(9).sample, None, 2, torch.tensor([0, 1]), "exclude")
+    refuses("Uniform: hits='drop' is not one of keep, remove, exclude", Uniform(9).check_request, 2, "drop")
+    refuses("targets run from 0 to 9", Uniform(9).sample, None, 2, torch.tensor([0, 9]))
 
 
 @pytest.mark.parametrize("kind", [Unigram, Bernoulli])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.candidates.samplers import Partition
 
@@ -77,12 +78,10 @@ def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
     ],
 )
 def test_what_cannot_be_cut_is_named(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+    refuses(message, call)
 
 
 def test_a_target_outside_the_part_is_no_guess() -> None:
     sampler = partition(4, [2, 3, 0], 2)
     sampler.set_step(0)
-    with pytest.raises(ValueError, match=r"class 0 is a target.*call set_step"):
-        sampler.sample(None, 2, torch.tensor([0]), "keep")
+    refuses(r"class 0 is a target.*call set_step", sampler.sample, None, 2, torch.tensor([0]), "keep")

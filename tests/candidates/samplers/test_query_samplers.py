@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from refusals import refuses
 from scipy.stats import chisquare
 from torch import Tensor
 
@@ -206,8 +207,7 @@ def test_queries_of_a_model_that_has_diverged_are_refused(
 ) -> None:
     sampler, _, queries = ready(name, generator)
     queries[1, 2] = value
-    with pytest.raises(ValueError, match="queries must be finite"):
-        drawn(path, sampler, queries, 5, TARGETS, "keep", generator)
+    refuses("queries must be finite", drawn, path, sampler, queries, 5, TARGETS, "keep", generator)
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.001])
@@ -379,8 +379,7 @@ def test_draws_give_no_gradient(name: str, path: str, has_autocast: bool, genera
 
 def test_squares_that_overflow_are_refused(generator: torch.Generator) -> None:
     sampler, classes, _ = ready("kmeans", generator)
-    with pytest.raises(ValueError, match="largest coordinate of embeddings="):
-        sampler.update(torch.tensor([3]), classes[:1] * 1e20)
+    refuses("largest coordinate of embeddings=", sampler.update, torch.tensor([3]), classes[:1] * 1e20)
     assert sampler.mass.sums.isfinite().all()
 
 
@@ -470,17 +469,13 @@ def test_kernels_of_unnormalised_embeddings(generator: torch.Generator) -> None:
         with pytest.raises(ValueError, match=r"embeddings must have unit length for RandomFourier, .* is off by 2"):
             SAMPLERS[name]().refresh(classes)
         sampler, _, queries = ready(name, generator)
-        with pytest.raises(ValueError, match="queries must have unit length"):
-            sampler.sample(2 * queries, 5, TARGETS)
-        with pytest.raises(ValueError, match="embeddings must have unit length"):
-            sampler.update(torch.tensor([1]), classes[:1])
+        refuses("queries must have unit length", sampler.sample, 2 * queries, 5, TARGETS)
+        refuses("embeddings must have unit length", sampler.update, torch.tensor([1]), classes[:1])
     for name in ("quadratic", "positive", "kmeans"):
         SAMPLERS[name]().refresh(classes)
     sampler, _, queries = ready("positive", generator)
-    with pytest.raises(ValueError, match=r"embeddings have nu \|x\|\^2 / 2 up to 81, beyond 32 features underflow"):
-        sampler.refresh(3 * classes)
-    with pytest.raises(ValueError, match=r"queries have nu \|x\|\^2 / 2 up to 100"):
-        sampler.sample(10 * queries, 5, TARGETS)
+    refuses(r"embeddings have nu \|x\|\^2 / 2 up to 81, beyond 32 features underflow", sampler.refresh, 3 * classes)
+    refuses(r"queries have nu \|x\|\^2 / 2 up to 100", sampler.sample, 10 * queries, 5, TARGETS)
 
 
 def test_positive_features_of_the_longest_embeddings_do_not_vanish(generator: torch.Generator) -> None:
@@ -497,18 +492,12 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         ((None, 5, TARGETS), "queries is a NoneType"),
         ((queries[:, :5], 5, TARGETS), r"queries is torch.float32 of the shape \[3, 5\]; .* of the shape \[3, "),
     ):
-        with pytest.raises(ValueError, match=message):
-            sampler.sample(*arguments)
-    with pytest.raises(ValueError, match="call refresh"):
-        SAMPLERS[name]().sample(queries, 5, TARGETS)
-    with pytest.raises(ValueError, match=r"embeddings is torch.float32 of the shape"):
-        sampler.refresh(classes[:-1])
-    with pytest.raises(ValueError, match="must be finite"):
-        sampler.refresh(classes / 0)
-    with pytest.raises(ValueError, match="ids run from 3 to 37"):
-        sampler.update(torch.tensor([3, 37]), classes[:2])
-    with pytest.raises(ValueError, match="ids repeat"):
-        sampler.update(torch.tensor([3, 3]), classes[:2])
+        refuses(message, sampler.sample, *arguments)
+    refuses("call refresh", SAMPLERS[name]().sample, queries, 5, TARGETS)
+    refuses(r"embeddings is torch.float32 of the shape", sampler.refresh, classes[:-1])
+    refuses("must be finite", sampler.refresh, classes / 0)
+    refuses("ids run from 3 to 37", sampler.update, torch.tensor([3, 37]), classes[:2])
+    refuses("ids repeat", sampler.update, torch.tensor([3, 3]), classes[:2])
 
 
 @pytest.mark.parametrize(
@@ -522,12 +511,10 @@ def test_refused(name: str, generator: torch.Generator) -> None:
     ],
 )
 def test_refused_options(make: Callable[[], QuerySampler], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
+    refuses(message, make)
 
 
 @pytest.mark.parametrize("mass", [CentroidMass(), FeatureMass(Quadratic(DIM))])
 def test_two_samplers_do_not_share_a_mass(mass: BlockMass) -> None:
     TwoLevel(3, DIM, mass=mass)
-    with pytest.raises(ValueError, match=f"another sampler already uses this {type(mass).__name__}"):
-        TwoLevel(5, DIM, mass=mass)
+    refuses(f"another sampler already uses this {type(mass).__name__}", TwoLevel, 5, DIM, mass=mass)

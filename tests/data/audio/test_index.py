@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from refusals import refuses
 from shared_data import real
 
 from cpc.data.audio.headers import Header, read_header
@@ -71,12 +72,10 @@ def test_index_takes_any_named_groups_as_columns(tmp_path: Path) -> None:
 
 def test_index_never_replaces_a_manifest_unasked(corpus: Path) -> None:
     index_folder(corpus, progress=False)
-    with pytest.raises(ValueError, match=r"manifest\.csv exists already; set `overwrite`"):
-        index_folder(corpus, progress=False)
+    refuses(r"manifest\.csv exists already; set `overwrite`", index_folder, corpus, progress=False)
     write_noise(corpus / "test/cleo/8.wav")
     assert len(index_folder(corpus, overwrite=True, progress=False)) == 7
-    with pytest.raises(ValueError, match="not a folder"):
-        index_folder(corpus / "nowhere", progress=False)
+    refuses("not a folder", index_folder, corpus / "nowhere", progress=False)
 
 
 def cut(path: Path, fraction: float) -> None:
@@ -108,8 +107,7 @@ def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
         "truncated": "cut.wav cut.aiff cut0.999.flac",
     }.items():
         for name in names.split():
-            with pytest.raises(ValueError, match=f"{name}: .*{reason}"):
-                read_header(corpus / name)
+            refuses(f"{name}: .*{reason}", read_header, corpus / name)
 
     with pytest.warns(UserWarning, match=r"went on without 10 of 16 audio files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
@@ -145,8 +143,7 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
     ],
 )
 def test_index_options_that_do_not_fit(corpus: Path, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        index_folder(corpus, **options, progress=False)
+    refuses(message, index_folder, corpus, **options, progress=False)
 
 
 def test_a_plain_folder_is_split_by_chance(corpus: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refuses
 
 from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus, ImageDataset
@@ -250,22 +251,19 @@ def test_batches_resume_exactly(open_corpus: OpenCorpus) -> None:
     corpus = open_corpus()
     train = corpus.windows("train")
     others = corpus.batches(taken(train, np.arange(1, len(train.rows))), "uniform", 6, seed=0)
-    with pytest.raises(ValueError, match=r"cannot be resumed, because its batches would change: images '\w+' -> "):
-        others.load_state_dict(state)
+    refuses(r"cannot be resumed, because its batches would change: images '\w+' -> ", others.load_state_dict, state)
 
 
 def test_no_image_meets_its_copy(open_corpus: OpenCorpus) -> None:
     """Unchanged by chance, it would be its own negative."""
     corpus = open_corpus()
     windows = corpus.windows("train")
-    with pytest.raises(ValueError, match="batch_size=21 on 1 processes exceeds the 20 images"):
-        corpus.batches(windows, "uniform", 21, seed=0)
+    refuses("batch_size=21 on 1 processes exceeds the 20 images", corpus.batches, windows, "uniform", 21, seed=0)
     assert corpus.held_out_batch_size(windows, 32, 1) == 20
     assert corpus.held_out_batch_size(windows, 32, 3) == 20
     assert corpus.held_out_batch_size(windows, 4, 1) == 4
     assert corpus.held_out_batch_size(windows, 4, 3) == 12
-    with pytest.raises(ValueError, match="1 held-out images are too few"):
-        corpus.held_out_batch_size(taken(windows, np.array([3])), 4, 1)
+    refuses("1 held-out images are too few", corpus.held_out_batch_size, taken(windows, np.array([3])), 4, 1)
 
 
 def test_ranks_share_what_one_process_would_measure(open_corpus: OpenCorpus) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc import cli
 from cpc.data import Images, read_image_source
@@ -69,10 +70,8 @@ def test_batches_and_statistics_are_those_of_the_images(source: Path, sharded: P
 def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
     with pytest.raises(ValueError, match=r"squares of 14 pixels in 3 channels, but `load_size` 12 in 3 channels is"):
         open_source(sharded, load_size=None).images  # noqa: B018
-    with pytest.raises(ValueError, match="`packed`=false is for image files"):
-        open_source(sharded, packed=False)
-    with pytest.raises(ValueError, match="is sharded already"):
-        shard_corpus(sharded, sharded.parent / "twice", image_size=14)
+    refuses("`packed`=false is for image files", open_source, sharded, packed=False)
+    refuses("is sharded already", shard_corpus, sharded, sharded.parent / "twice", image_size=14)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +85,7 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
     ],
 )
 def test_options_of_another_kind(source: Path, tmp_path: Path, options: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        shard_corpus(source, tmp_path / "out", **options)
+    refuses(words, shard_corpus, source, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -99,5 +97,4 @@ def test_audio_in_shards_is_no_source_of_images(sharded: Path, tmp_path: Path) -
     (tmp_path / "manifest.csv").write_bytes((sharded / TABLE_NAME).read_bytes())
     (tmp_path / INDEX_NAME).write_text(json.dumps(index))
     assert Shards(tmp_path).num_bytes == NUM_IMAGES * SIDE * SIDE * 3
-    with pytest.raises(ValueError, match="holds no images: `cpc data shard` made it from other data"):
-        read_image_source(tmp_path)
+    refuses("holds no images: `cpc data shard` made it from other data", read_image_source, tmp_path)

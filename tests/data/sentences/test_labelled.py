@@ -8,6 +8,7 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
+from refusals import refuses
 from shared_data import real
 
 from cpc.data.sentences.labelled import bags, read_labelled, set_and_split, unit_rows
@@ -44,18 +45,13 @@ def test_what_a_name_says() -> None:
 
 
 def test_refusals(source: Path) -> None:
-    with pytest.raises(ValueError, match=r"rt-polarity\.all, byte 16: 0xe9 is not UTF-8.*`encoding`"):
-        read_labelled(source)
-    with pytest.raises(ValueError, match="no such set; it has MR, TREC, mood"):
-        read_labelled(source, "latin-1").rows("CR")
-    with pytest.raises(ValueError, match="no such file or folder of labelled"):
-        read_labelled(source / "none")
+    refuses(r"rt-polarity\.all, byte 16: 0xe9 is not UTF-8.*`encoding`", read_labelled, source)
+    refuses("no such set; it has MR, TREC, mood", read_labelled(source, "latin-1").rows, "CR")
+    refuses("no such file or folder of labelled", read_labelled, source / "none")
     (source / "novel.txt").write_text("\n".join(f"Word{n} begins line {n}." for n in range(30)))
-    with pytest.raises(ValueError, match=r"novel\.txt has 30 lines with 30 different labels"):
-        read_labelled(source, "latin-1")
+    refuses(r"novel\.txt has 30 lines with 30 different labels", read_labelled, source, "latin-1")
     (source / "novel.txt").write_text("\n")
-    with pytest.raises(ValueError, match=r"novel\.txt has 0 lines"):
-        read_labelled(source, "latin-1")
+    refuses(r"novel\.txt has 0 lines", read_labelled, source, "latin-1")
 
 
 @pytest.mark.parametrize(
@@ -71,11 +67,9 @@ def test_refusals(source: Path) -> None:
 )
 def test_tables_of_other_formats_are_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_labelled(tmp_path / name)
+    refuses(message, read_labelled, tmp_path / name)
     (tmp_path / name).rename(tmp_path / "mood.csv")
-    with pytest.raises(ValueError, match=r"found: 1 \.csv\).*if you have a CSV, write each line as"):
-        read_labelled(tmp_path)
+    refuses(r"found: 1 \.csv\).*if you have a CSV, write each line as", read_labelled, tmp_path)
 
 
 def test_labels_and_words_have_one_spelling(tmp_path: Path) -> None:

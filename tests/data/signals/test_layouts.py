@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.data.recordings.windows import PackedRecordings
 from cpc.data.signals.pack import pack_signals
@@ -51,14 +52,12 @@ def test_layouts_of_npz(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path, channels=["z", 0])[1], X.reshape(120, 3)[100:119][:, [2, 0]])
     assert read_recordings(path, sample_rate_hz=50).labels["label"].codes(1, 5, 2).tolist() == [105, 106]
     write(path, ecg=X[0, :, 0], sample_rate_hz=12.5)
-    with pytest.raises(ValueError, match=r"has no array 'x', only ecg, sample_rate_hz"):
-        read_recordings(path)
+    refuses(r"has no array 'x', only ecg, sample_rate_hz", read_recordings, path)
     write(path, x=X[0, :, 0], sample_rate_hz=12.5)
     recordings = read_recordings(path)
     assert (recordings.names, recordings.sample_rate_hz) == (["a.npz"], 12.5)
     np.testing.assert_array_equal(read(path, sample_rate_hz=None)[0][:, 0], X[0, :, 0])
-    with pytest.raises(ValueError, match=r"a.npz says 12.5 Hz, but `sample_rate_hz` is 50: leave the option out"):
-        read(path)
+    refuses(r"a.npz says 12.5 Hz, but `sample_rate_hz` is 50: leave the option out", read, path)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +91,11 @@ def test_arrays_that_are_no_labels_are_named(tmp_path: Path) -> None:
 
 def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X[0, :1])
-    with pytest.raises(ValueError, match=r"a.npy: 3 channels of 1 samples each look transposed"):
-        read(tmp_path / "a.npy")
+    refuses(r"a.npy: 3 channels of 1 samples each look transposed", read, tmp_path / "a.npy")
     np.testing.assert_array_equal(read(tmp_path / "a.npy", channels=[0, 1, 2])[0], X[0, :1])
     np.save(tmp_path / "a.npy", X)
     np.testing.assert_array_equal(read(tmp_path / "a.npy")[3], X[3])
-    with pytest.raises(ValueError, match=r"a.npy holds 4 recordings; in a folder each file is one"):
-        read(tmp_path)
+    refuses(r"a.npy holds 4 recordings; in a folder each file is one", read, tmp_path)
 
 
 NO_RATE = {"sample_rate_hz": None}
@@ -138,8 +135,7 @@ def times(*parts: range) -> str:
 def test_wrong_folders(tmp_path: Path, files: dict[str, str], options: dict[str, Any], message: str) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read(tmp_path, **options)
+    refuses(message, read, tmp_path, **options)
 
 
 def test_a_manifest_may_name_files_in_another_normal_form(tmp_path: Path) -> None:
