@@ -58,17 +58,6 @@ def test_causal_by_autograd(context: Context, is_training: bool) -> None:
         assert not gradient[0].any(), "c_t must not see another sequence"
 
 
-def test_causal_by_perturbation(context: Context) -> None:
-    z = latents()
-    before, _ = context(z)
-    for t in range(11):
-        changed = z.clone()
-        changed[:, t + 1 :] = 100 * torch.randn_like(changed[:, t + 1 :])
-        after, _ = context(changed)
-        torch.testing.assert_close(after[:, : t + 1], before[:, : t + 1], rtol=0, atol=1e-12)
-        assert (after[:, t + 1] != before[:, t + 1]).any(-1).all()
-
-
 @pytest.mark.parametrize(
     "sizes",
     [[1] * 25, [3] * 8 + [1], [7, 7, 7, 4], [0, 5, 0, 0, 20], [25, 0], [2, 11, 1, 6, 4, 1]],
@@ -144,18 +133,14 @@ def test_dropout_acts_in_training_alone(name: str) -> None:
     assert torch.equal(context(z)[0], context(z)[0])
 
 
-def test_empty_chunk_at_the_start_is_no_start(context: Context) -> None:
-    contexts, state = context(latents(2, 0))
-    assert contexts.shape == (2, 0, context.dim)
-    assert state is None
-
-
 def test_autocast_to_bfloat16_trains_and_streams(context: Context) -> None:
     context.float()
     z = latents(2, 10).float()
     whole, _ = context(z)
     with torch.autocast("cpu", torch.bfloat16):
-        chunk_contexts, _ = encode_in_chunks(context, z.bfloat16(), [4, 6])
+        chunk_contexts, state = encode_in_chunks(context, z.bfloat16(), [4, 6])
+    if isinstance(context, StateSpace):
+        assert state[0].dtype == torch.float32, "a long recurrence needs its precision"
     torch.testing.assert_close(chunk_contexts.float(), whole, rtol=0, atol=0.1)
     chunk_contexts.float().square().sum().backward()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in context.parameters())

@@ -92,7 +92,6 @@ def test_images_of_a_batch_do_not_see_each_other() -> None:
     context, order = connected(), torch.tensor([2, 0, 1])
     z = torch.randn(3, H, W, D)
     torch.testing.assert_close(context(z)[0][order], context(z[order])[0])
-    assert torch.equal(context(z[:1])[0], context(z[:1].clone())[0])
 
 
 def test_sequences_are_columns_with_their_images_side_by_side() -> None:
