@@ -72,7 +72,6 @@ def test_it_counts_the_latents_of_sequences() -> None:
         (np.ones((2, 3), np.float32), {"features": "c"}, "b.npy has features 'c', but a bank needs 'z'"),
         (np.ones((2, 3), np.float32), {"model_sha256": "other"}, "b.npy has model_sha256 'other'"),
         (np.ones((2, 4), np.float32), {}, r"b.npy: latents \[n, 4\] must be finite \[n, 3\]"),
-        (np.full((2, 3), np.nan, np.float32), {}, r"b.npy: latents \[n, 3\] must be finite"),
     ],
 )
 def test_embeddings_that_make_no_bank_are_named(values: np.ndarray, facts: dict, message: str, tmp_path: Path) -> None:

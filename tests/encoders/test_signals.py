@@ -132,16 +132,10 @@ def test_initialisation_standardises_every_layer() -> None:
         hidden, is_known = layer.rectified(outputs, is_known)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kernels": (2,), "strides": (4,)}, "are shorter than strides"),
-        ({"kernels": (4, 4), "strides": (4,)}, "need one entry per layer"),
-        ({"kernels": (), "strides": ()}, "need one entry per layer"),
-    ],
-)
-def test_refusals(options: dict, message: str) -> None:
-    refuses(message, SignalEncoder, 3, **options)
+def test_refusals() -> None:
+    refuses("are shorter than strides", SignalEncoder, 3, kernels=(2,), strides=(4,))
+    refuses("need one entry per layer", SignalEncoder, 3, kernels=(4, 4), strides=(4,))
+    refuses("need one entry per layer", SignalEncoder, 3, kernels=(), strides=())
 
 
 def test_refused_signals_and_statistics() -> None:

@@ -181,15 +181,8 @@ def test_contexts_train_on_fixed_features() -> None:
     assert all(each.grad is not None and each.grad.any() for each in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("build", "arguments", "message"),
-    [
-        (LogMel, {"window_samples": 100}, "window_samples=100 must exceed"),
-        (LogMel, {"window_samples": 401}, "even number"),
-        (LogMel, {"num_mels": 128}, "num_mels=128: bands are too narrow"),
-        (MFCC, {"num_coefficients": 41}, "num_coefficients`=41"),
-        (MFCC, {"hop_samples": 161}, "even number"),
-    ],
-)
-def test_bad_arguments(build: type[Encoder], arguments: dict[str, int], message: str) -> None:
-    refuses(message, build, **arguments)
+def test_bad_arguments() -> None:
+    refuses("window_samples=100 must exceed", LogMel, window_samples=100)
+    refuses("even number", LogMel, window_samples=401)
+    refuses("num_mels=128: bands are too narrow", LogMel, num_mels=128)
+    refuses("num_coefficients`=41", MFCC, num_coefficients=41)

@@ -142,26 +142,20 @@ def negatives(pool: Tensor, sequence: Tensor, positives: Tensor, num: int = 2) -
 ALL, ROWS = torch.ones(B, N, dtype=torch.bool), torch.zeros(M).long()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: SoftmaxSampler(N, D).refresh(torch.ones(N, D).numpy()), f"embeddings {IS_NUMPY}"),
-        (lambda: Contrastive(num_negatives=1.5), "num_negatives=1.5 must be a whole number"),
-        (lambda: Contrastive(auxiliary_negatives={"nobody": 0.5}), "auxiliary_negatives`='nobody'"),
-        (lambda: Contrastive(auxiliary_negatives={"mixed": 0.5}), "='mixed' is not one of same_speaker"),
-        (lambda: Contrastive(auxiliary_negatives={"sequence_only": 0.0}), r"share of .*=0\.0 must be positive"),
-        (lambda: Contrastive(auxiliary_negatives={"sequence_only": 1.0}), r"sum of .*=1\.0 must be .* below 1"),
-        (lambda: LatentBank(torch.ones(N, D).numpy()), f"latents {IS_NUMPY}"),
-        (lambda: LatentBank(torch.ones(N, D), torch.zeros(N)), "sequence_id is torch.float32"),
-        (lambda: allowed_matrix("mixed", torch.zeros(B)), "sequence_id is torch.float32"),
-        (lambda: negatives(ALL.int(), ROWS, ROWS), "pool is torch.int32 .*: pass pool != 0"),
-        (lambda: negatives(ALL, ROWS - 1, ROWS), "query_sequence run from -1 to -1, but the 2 rows of pool"),
-        (lambda: negatives(ALL, ROWS, ROWS + N), "positives run from 6 to 6, but the 6 candidates"),
-        (lambda: negatives(ALL, ROWS, ROWS, 0), "num_negatives=0 must be at least 1"),
-    ],
-)
-def test_of_parts_and_of_what_candidates_come_from(call: Callable[[], Any], message: str) -> None:
-    refuses(message, call)
+def test_of_parts_and_of_what_candidates_come_from() -> None:
+    refuses(f"embeddings {IS_NUMPY}", SoftmaxSampler(N, D).refresh, torch.ones(N, D).numpy())
+    refuses("num_negatives=1.5 must be a whole number", Contrastive, num_negatives=1.5)
+    refuses("auxiliary_negatives`='nobody'", Contrastive, auxiliary_negatives={"nobody": 0.5})
+    refuses("='mixed' is not one of same_speaker", Contrastive, auxiliary_negatives={"mixed": 0.5})
+    refuses(r"share of .*=0\.0 must be positive", Contrastive, auxiliary_negatives={"sequence_only": 0.0})
+    refuses(r"sum of .*=1\.0 must be .* below 1", Contrastive, auxiliary_negatives={"sequence_only": 1.0})
+    refuses(f"latents {IS_NUMPY}", LatentBank, torch.ones(N, D).numpy())
+    refuses("sequence_id is torch.float32", LatentBank, torch.ones(N, D), torch.zeros(N))
+    refuses("sequence_id is torch.float32", allowed_matrix, "mixed", torch.zeros(B))
+    refuses("pool is torch.int32 .*: pass pool != 0", negatives, ALL.int(), ROWS, ROWS)
+    refuses("query_sequence run from -1 to -1, but the 2 rows of pool", negatives, ALL, ROWS - 1, ROWS)
+    refuses("positives run from 6 to 6, but the 6 candidates", negatives, ALL, ROWS, ROWS + N)
+    refuses("num_negatives=0 must be at least 1", negatives, ALL, ROWS, ROWS, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])

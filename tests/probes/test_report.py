@@ -218,14 +218,8 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
         ({"task": "speaker", "baselines": ("chance",)}, "must be among majority, random, .*, fine_tuned, mfcc, logmel"),
         ({"task": "speaker", "features": ("z_grid",)}, "features=.*must be among c, z, mfcc, logmel"),
         ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` need a training split and labels of whole files"),
-        (
-            {"task": "first", "features": ("mfcc",), "baselines": ("neighbours",)},
-            "neighbours need one of the `features`",
-        ),
-        (
-            {"task": "speaker", "baselines": ("neighbours",)},
-            "neighbours has one vector for a whole file.*`pool` to mean",
-        ),
+        ({"task": "first", "features": ("mfcc",), "baselines": ("neighbours",)}, "neighbours need one of the"),
+        ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours has one vector .*`pool` to mean"),
     ],
 )
 def test_mistakes_show_before_anything_is_computed(

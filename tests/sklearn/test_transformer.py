@@ -137,7 +137,6 @@ def test_in_a_pipeline_that_is_searched_cloned_and_pickled(recordings: np.ndarra
     ("options", "message"),
     [
         ({"pool": "max"}, "pool='max' is not one of"),
-        ({"pool": "frames"}, "pool='frames' is not one of"),
         ({"features": "cz"}, "not one of c, z, zc"),
         ({"max_steps": -1}, "must be at least"),
         ({"valid_share": 1.0}, "at least 0 and below 1"),
@@ -313,8 +312,6 @@ def test_groups_that_pandas_does_not_know(recordings: np.ndarray) -> None:
         (lambda x: x * 1j, "Complex data not supported"),
         (lambda x: torch.from_numpy(x).to(torch.complex64), "Complex data not supported"),
         (lambda x: [*x[:1], x[1] * 1j], "recording 1 .*Complex data not supported"),
-        (lambda x: [x[0, :, 0] * 1j], "Complex data not supported"),
-        (lambda x: (x * 1j)[..., 0], "Complex data not supported"),
         (lambda x: x.astype("datetime64[s]"), "recording 0 .*datetime64"),
         (lambda x: [pd.DataFrame(x[0]).assign(who="me")], "recording 0 cannot be read as real numbers"),
     ],

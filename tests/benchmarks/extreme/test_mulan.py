@@ -45,7 +45,6 @@ def test_labels_and_features_in_the_order_of_the_arff_file(tmp_path: Path, data:
     [
         ("1,0,1,0", "4 values for 5 attributes"),
         ("{5 1}", "attribute 5 of 5, counted from 0, is out of range or given twice"),
-        ("{1 1,1 1}", "is out of range or given twice"),
         ("{1 1 1}", "too many values"),
         ("{0 ?}", "could not convert"),
         ("nan,0,1,0,1", "attribute 0 has the value nan"),
