@@ -194,7 +194,6 @@ def test_steps_to_a_threshold() -> None:
     [
         ({"environment": {"name": "nothing:Here-v0"}}, "'nothing:Here-v0' cannot be made: No module"),
         ({"environment": {"size": 3}}, "does not accept option .size."),
-        ({"environment": {"shrink": 0}}, "environment.shrink.=0 must be at least 1"),
         ({"environment": {"name": "MountainCarContinuous-v0"}}, "must be Discrete"),
         ({"environment": {"shrink": 1}}, "frames is torch.uint8 of the shape"),
         ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate.=0.0 must be positive"),

@@ -138,7 +138,6 @@ def test_in_a_pipeline_that_is_searched_cloned_and_pickled(recordings: np.ndarra
     [
         ({"pool": "max"}, "pool='max' is not one of"),
         ({"features": "cz"}, "not one of c, z, zc"),
-        ({"max_steps": -1}, "must be at least"),
         ({"valid_share": 1.0}, "at least 0 and below 1"),
         ({"kernels": (4,)}, "give both, or none"),
         ({"strides": (100,), "kernels": (100,)}, "use longer recordings"),
@@ -180,7 +179,6 @@ def test_inputs_are_refused(recordings: np.ndarray) -> None:
     refuses("but the model reads 3 channels: give", made.transform, recordings[0])
     for empty in (recordings[:0], recordings[None]):
         refuses("recordings are \\[n, samples, channels\\]", made.transform, empty)
-    refuses("pool='frames' is not one of", made.set_params(pool="frames").transform, recordings)
 
 
 @pytest.fixture(scope="module")

@@ -355,7 +355,6 @@ def test_bad_input_is_named() -> None:
     refuses("class 2 is a target, but the sampler never draws it", rare.sample, None, 1, target + 2)
     refuses("num_sampled=3 must be at least 1 and at most 2", Bernoulli([1.0, 1, 0]).sample, None, 3, target)
     refuses("of All=3 must be 4", All(4).sample, None, 3, target)
-    refuses("counts='tf' is not one of gumbel, rejection, tensorflow", Uniform, 4, counts="tf")
     refuses("without replacement", Uniform, 4, counts="gumbel", replacement=True)
     refuses("at least 0 everywhere", Unigram, [1.0, -1])
     refuses("must be positive and finite", Unigram, [0.0, 0])

@@ -66,4 +66,3 @@ def test_bad_input(recording: Recording, tmp_path: Path) -> None:
     for options in ({"cache_dir": str(tmp_path)}, {"skip_bad": True}):
         with pytest.raises(ValueError, match="recordings are not"):
             Frames(source=source, **options)  # type: ignore[arg-type]
-    refuses(r"`stack`=0 must be at least 1", Frames, source=source, stack=0)
