@@ -40,16 +40,14 @@ def test_index_and_pack(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_messages_name_options_as_they_are_typed(corpus: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/a.wav").write_text("nothing")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.wav").write_text("nothing")
     (tmp_path / "file").touch()
     for arguments, message in (
         (["index", str(corpus)], "set --overwrite to replace it, or name another place with --out"),
-        (
-            ["index", str(tmp_path / "folder"), "--valid_share=0", "--test_share=0"],
-            "or set --skip_bad to go on without",
-        ),
-        (["index", str(tmp_path / "folder")], "train, valid, test need at least one each"),
+        (["index", str(folder), "--valid_share=0", "--test_share=0"], "or set --skip_bad to go on without"),
+        (["index", str(folder)], "train, valid, test need at least one each"),
         (["pack", str(corpus), "--cache_dir", str(tmp_path / "file")], "name another place with --cache_dir"),
         (["pack", str(corpus), "--sample_rate_hz", "1"], "error: --sample_rate_hz is 1 Hz, but must be from 1000"),
     ):
@@ -63,9 +61,6 @@ def test_messages_name_options_as_they_are_typed(corpus: Path, tmp_path: Path, r
     [
         (["evaluate", "nowhere", "--data", "nowhere"], "nowhere holds no model"),
         (["data", "index", "nowhere"], "nowhere"),
-        (["embed", "nowhere", "x.wav", "--out", "out"], "nowhere holds no model"),
-        (["evaluate", "--out", "x.json", "me/birds"], "me/birds"),
-        (["evaluate", "--data", "birds/may", "--out", "results/b.json", "me/birds"], "me/birds"),
         (["probe", "--task", "phones", "--out", "a/b", "--data", "birds/may", "--skip_bad", "me/birds"], "me/birds"),
         (["evaluate", "me/birds", "--num_batches", "few"], "argument --num_batches: invalid int value: 'few'"),
     ],

@@ -24,7 +24,6 @@ from cpc.data.map_style import HeldOut
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, held_out_bounds
-from cpc.evaluation.estimates import HeldOutEstimates
 from cpc.losses import EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
@@ -210,23 +209,6 @@ def test_any_strategy_estimator_and_number_of_candidates(measure: Callable[..., 
     assert report._repr_html_().count("<table>") == 8
     assert [len(axes.containers) for axes in report.figure().axes] == [4]  # a line for each bound
     assert json.loads(report.path.read_text()) == report == report.to_dict()
-
-
-def test_readings_go_through_the_losss_rows(corpus: RecordingCorpus, model: cpc.CPC) -> None:
-    """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
-    held_out = HeldOut(corpus, DATA, "mixed", num_batches=4)
-    strategies = ("mixed", "mixed_excluding", "same_speaker")
-    generators = {EvalProtocol(strategy, None): torch.Generator() for strategy in strategies}
-    estimates = HeldOutEstimates(model, ["info_nce"], generators)
-    bounds = held_out_bounds(model, held_out, generators, on_protocol=estimates)
-    for measure, bound in bounds.items():
-        record = estimates.record(measure, "info_nce", "valid")
-        assert record["num_candidates"] == pytest.approx(bound.num_candidates)
-        for name in ("num_rows", "num_batches", "split"):
-            assert record[name] == getattr(bound, name)
-        assert record["estimate_nats"] == pytest.approx(bound.mi_bound_nats, abs=1e-5)
-        assert record["standard_error_nats"] == pytest.approx(bound.standard_error_nats, rel=1e-3)
-        assert record["reading"] == bound.reading
 
 
 def test_a_number_of_speakers_that_no_batch_has_is_refused(

@@ -11,9 +11,6 @@ import pandas as pd
 import pytest
 import torch
 from refusals import refuses
-from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -120,17 +117,6 @@ def test_recordings_shorter_than_the_steps_of_the_model(recordings: np.ndarray, 
     with pytest.raises(ValueError, match=r"gives 14 latents, but the model predicts 14 steps ahead"):
         CPCTransformer(**SMALL, init_from=tmp_path).fit(recordings[:, :num_samples])
     CPCTransformer(**SMALL, init_from=tmp_path).fit(recordings)
-
-
-def test_in_a_pipeline_that_is_searched_cloned_and_pickled(recordings: np.ndarray) -> None:
-    X, y = recordings * (1 + 9 * (np.arange(24) % 2))[:, None, None], np.arange(24) % 2
-    pipeline = make_pipeline(CPCTransformer(**SMALL, front="raw"), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(pipeline, {"cpctransformer__pool": ["mean", "mean_std"]}, cv=3).fit(X, y)
-    assert search.best_score_ > 0.8
-    again = pickle.loads(pickle.dumps(clone(pipeline).fit(X, y)))
-    assert again.score(X, y) > 0.9
-    named = CPCTransformer(**SMALL).set_output(transform="pandas").fit(recordings).transform(recordings)
-    assert list(named.columns)[:2] == ["cpctransformer0", "cpctransformer1"]
 
 
 @pytest.mark.parametrize(
