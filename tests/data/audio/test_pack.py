@@ -246,22 +246,13 @@ def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(corpus: Manifes
     assert chosen.statistics == audio.subset([3, 1]).statistics
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"sample_rate_hz": 0},
-        {"sample_rate_hz": "fast"},
-        {"dtype": "words"},
-        {"shape": None},
-        {"skipped": []},
-        {"num_bytes": {"rows.bin": 1, "rows.npy": 288}},
-    ],
-)
-def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest, change: dict[str, object]) -> None:
+def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest) -> None:
     folder = pack(corpus, 16000, progress=False).folder
     index = json.loads((folder / "index.json").read_text())
-    (folder / "index.json").write_text(json.dumps(index | change))
-    refuses("holds no complete pack", PackedRecordings, folder)
+    sizes = {"rows.bin": 1, "rows.npy": 288}
+    for change in ({"sample_rate_hz": "fast"}, {"dtype": "words"}, {"skipped": []}, {"num_bytes": sizes}):
+        (folder / "index.json").write_text(json.dumps(index | change))
+        refuses("holds no complete pack", PackedRecordings, folder)
     pack(corpus, 16000, progress=False)
     assert json.loads((folder / "index.json").read_text()) == index
 

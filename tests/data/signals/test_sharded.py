@@ -141,11 +141,9 @@ def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_pa
     ("change", "message"),
     [
         ({"missing": "no"}, "missing is 'no'"),
-        ({"names": ["a"]}, "a list of 6 str is missing"),
         ({"units": "mV"}, "a list of 2 str is missing"),
         ({"labels": {"mood": {"classes": ["a"], "codes": [1] * 6}}}, "integers from 1 to 1 lie outside of -1 to 0"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 1]] * 6}}}, "runs of labels do not fit"),
-        ({"labels": []}, "has no attribute"),
     ],
 )
 def test_damaged_tables_are_named(sharded: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
