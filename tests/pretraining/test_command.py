@@ -375,9 +375,13 @@ def test_the_best_is_offered_where_there_is_no_last(refused: Refused, finished: 
         assert f"continue with --run_dir {finished} --ckpt_path best" in refused(*options)
 
 
-def test_a_damaged_checkpoint_is_named_and_the_best_offered(refused: Refused, finished: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut off", "empty", "text", "of another program"])
+def test_a_damaged_checkpoint_is_named_and_the_best_offered(refused: Refused, finished: Path, damage: str) -> None:
     path = finished / "checkpoints" / "last.ckpt"
-    path.write_bytes(path.read_bytes()[:1000])
+    whole = path.read_bytes()
+    path.write_bytes({"cut off": whole[: len(whole) // 2], "empty": b"", "text": b"weights: none\n"}.get(damage, whole))
+    if damage == "of another program":
+        torch.save({"weights": torch.zeros(3)}, path)
     told = refused("--ckpt_path=last", "--trainer.max_steps=6")
     assert str(path) in told
     assert f"{finished} has another: --ckpt_path best" in told
