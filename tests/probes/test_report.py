@@ -12,8 +12,7 @@ import pytest
 import scipy
 import soundfile
 import torch
-from opened import opened
-from PIL import Image
+from opened import BOUND, opened
 from refusals import refuses
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
@@ -28,29 +27,7 @@ from cpc.probes import Examples, Extraction, Probe, Task, fit_probe, probe_table
 from cpc.probes.report import _draw_curves, probe
 from cpc.probes.tables import draw_label_efficiency
 
-BOUND = {
-    "schema": 1,
-    "step": 7,
-    "split": "valid",
-    "strategy": "mixed",
-    "steps": [3, 4],
-    "directions": ["", ""],
-    "mi_bound_nats": [1.5, None],
-    "mi_ceiling_nats": [2.0, 2.0],
-    "standard_error_nats": [0.25, None],
-    "reading": "in-sequence candidates, not a bound on I(z; c)",
-}
 BRIEF = {"seconds": None, "num_steps": 2, "batch_size": 2}
-
-
-@pytest.fixture
-def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(
-        model,
-        tmp_path / "run" / "model",
-        provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="unknown").saved_settings},
-    )
-    return tmp_path / "run"
 
 
 @pytest.fixture
@@ -216,7 +193,6 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
     [
         ({"task": "colour"}, "no column 'colour'"),
         ({"task": "speaker", "baselines": ("chance",)}, "must be among majority, random, .*, fine_tuned, mfcc, logmel"),
-        ({"task": "speaker", "features": ("z_grid",)}, "features=.*must be among c, z, mfcc, logmel"),
         ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` need a training split and labels of whole files"),
         ({"task": "first", "features": ("mfcc",), "baselines": ("neighbours",)}, "neighbours need one of the"),
         ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours has one vector .*`pool` to mean"),
@@ -295,7 +271,7 @@ CURVE = {
 }
 
 
-def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) -> None:
+def test_points_stand_at_their_accuracies_and_numbers_of_labels() -> None:
     figure = drawn(partial(draw_label_efficiency, CURVE, "title"))
     (axes,) = figure.axes
     lines = {line.get_label(): line for line in axes.lines}
@@ -307,9 +283,6 @@ def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) 
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1 %\n20", "10 %\n200", "100 %\n2000"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
     assert lines["cpc"].get_color() != lines["supervised"].get_color()
-    figure.savefig(tmp_path / "curve.png")
-    with Image.open(tmp_path / "curve.png") as picture:
-        assert np.asarray(picture).std() > 5
 
 
 def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:

@@ -134,7 +134,6 @@ def test_the_models_run_says_how_images_are_cut_and_changed(model_folder: Path, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"features": ("mfcc",)}, "features=.*must be among z, z_grid, c, c_grid"),
         ({"baselines": ("chance",)}, "baselines=.*must be among majority, random, .*, fine_tuned, pixels, hog"),
         ({"alignments": "there.csv"}, "`alignments` is not an option of image"),
         ({"pool": "mean"}, "`pool` is 'mean', but each image has only one vector"),
