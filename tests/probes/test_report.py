@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,20 +36,16 @@ def extraction(cache_dir: Path) -> Extraction:
     return Extraction(cache_dir=cache_dir, progress=False)
 
 
+@pytest.fixture
+def measured(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> Callable[..., Any]:
+    """`probe` of the model on the tones."""
+    return partial(probe, model_folder, corpus_folder, extraction=extraction)
+
+
 @pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
-def test_every_result_stands_beside_the_bound(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path
-) -> None:
-    report = probe(
-        model_folder,
-        corpus_folder,
-        ["phones", "speaker", "first"],
-        features=("c", "z", "mfcc", "logmel"),
-        supervised=BRIEF,
-        num_random_models=2,
-        extraction=extraction,
-        out=tmp_path / "probe.json",
-    )
+def test_every_result_stands_beside_the_bound(measured: Callable[..., Any], tmp_path: Path) -> None:
+    options = {"features": ("c", "z", "mfcc", "logmel"), "supervised": BRIEF, "num_random_models": 2}
+    report = measured(["phones", "speaker", "first"], **options, out=tmp_path / "probe.json")
     assert json.loads((tmp_path / "probe.json").read_text()) == report
     names = ["cpc", "cpc_z", "mfcc", "logmel", "random", "supervised", "majority"]
     for task in ("phones", "speaker", "first"):
@@ -89,7 +86,7 @@ def test_every_result_stands_beside_the_bound(
 
 
 def test_values_agree_with_scikit_learn(
-    model_folder: Path, manifest: Manifest, extraction: Extraction, monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Any], model_folder: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A label column by the multi-layer probe: contexts, forward pass and every measure computed once more."""
     probes: list[Probe] = []
@@ -99,7 +96,7 @@ def test_values_agree_with_scikit_learn(
         return probes[-1]
 
     monkeypatch.setattr("cpc.probes.comparison.fit_probe", kept)
-    report = probe(model_folder, manifest.root, "first", features=("c",), baselines=(), extraction=extraction)
+    report = measured("first", features=("c",), baselines=())
     found = report["tasks"]["first"]["results"]["cpc"]
 
     model, means = cpc.load_pretrained(model_folder), {}
@@ -157,31 +154,20 @@ def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
 
 
 def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure() -> None:
-        out = tmp_path / "reports" / "report.json"
-        probe(model_folder, corpus_folder, "speaker", features=("mfcc",), baselines=(), extraction=extraction, out=out)
-
-    measure()
-    before = (tmp_path / "reports" / "report.json").read_bytes()
+    out = tmp_path / "reports" / "report.json"
+    measured("speaker", features=("mfcc",), baselines=(), out=out)
+    before = out.read_bytes()
     monkeypatch.setattr("cpc.probes.tables.result_row", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        measure()
-    assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("report.json", before)]
+        measured("speaker", features=("mfcc",), baselines=(), out=out)
+    assert [(path.name, path.read_bytes()) for path in out.parent.iterdir()] == [("report.json", before)]
 
 
-def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
-    report = probe(
-        model_folder,
-        corpus_folder,
-        "phones",
-        features=("mfcc",),
-        baselines=("supervised",),
-        train_minutes=0.04,  # of 12 files with 0.4 s each
-        supervised=BRIEF,
-        extraction=extraction,
-    )
+def test_less_training_audio(measured: Callable[..., Any]) -> None:
+    options = {"features": ("mfcc",), "baselines": ("supervised",), "supervised": BRIEF}
+    report = measured("phones", train_minutes=0.04, **options)  # of 12 files with 0.4 s each
     results = report["tasks"]["phones"]["results"]
     assert results["mfcc"]["num_train"] == 6 * 40
     assert results["supervised"]["num_train"] == 12 * 40  # the baseline is as strong as the corpus makes it
@@ -206,14 +192,14 @@ def test_mistakes_show_before_anything_is_computed(
 
 
 def test_options_of_baselines_that_are_not_measured_are_told(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, capsys: pytest.CaptureFixture[str]
+    measured: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"features": ("mfcc",), "extraction": extraction}
-    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), supervised_seconds=3.0, **options)
+    options = {"features": ("mfcc",), "baselines": ("majority",)}
+    measured("speaker", supervised_seconds=3.0, **options)
     said = capsys.readouterr().err
     assert "supervised_seconds=3 has no effect without the baseline supervised or fine_tuned" in said
     assert "random" not in said
-    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), num_random_models=2, **options)
+    measured("speaker", num_random_models=2, **options)
     assert "num_random_models=2 has no effect without the baseline random" in capsys.readouterr().err
 
 
@@ -225,7 +211,7 @@ def test_data_without_probe_data_are_refused_before_they_are_opened(
 
 
 def test_files_as_a_whole_have_what_images_have(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Curves over labels, neighbours and fine-tuning: wherever an observation gives one example."""
     of_probes: list[list[int]] = []
@@ -243,17 +229,8 @@ def test_files_as_a_whole_have_what_images_have(
     given = Task.examples
     monkeypatch.setattr(Task, "examples", examples)
     monkeypatch.setattr("cpc.probes.comparison.train_supervised", train)
-    report = probe(
-        model_folder,
-        corpus_folder,
-        "first",
-        features=("z",),
-        baselines=("neighbours", "fine_tuned", "mfcc"),
-        label_shares=(0.5, 1.0),
-        supervised=BRIEF,
-        extraction=extraction,
-        out=tmp_path / "probe.json",
-    )
+    options = {"features": ("z",), "baselines": ("neighbours", "fine_tuned", "mfcc"), "supervised": BRIEF}
+    report = measured("first", label_shares=(0.5, 1.0), **options, out=tmp_path / "probe.json")
     task = report["tasks"]["first"]
     assert list(task["results"]) == ["cpc_z", "neighbours", "mfcc", "fine_tuned"]
     assert task["label_efficiency"]["num_labels"] == [3 + 2 + 2, 12]

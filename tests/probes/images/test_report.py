@@ -29,18 +29,9 @@ NAMES += ["random", "random_grid", "random_c", "random_c_grid", "supervised", "f
 
 @pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, tmp_path: Path) -> None:
-    report = probe(
-        model_folder,
-        source,
-        "class",
-        features=("z", "z_grid", "c", "c_grid"),
-        baselines=BASELINES,
-        label_shares=(0.2, 1.0),
-        supervised=BRIEF,
-        num_random_models=2,
-        extraction=QUIET,
-        out=tmp_path / "deeper" / "probe.json",
-    )
+    options = {"features": ("z", "z_grid", "c", "c_grid"), "baselines": BASELINES, "supervised": BRIEF}
+    options |= {"label_shares": (0.2, 1.0), "num_random_models": 2, "out": tmp_path / "deeper" / "probe.json"}
+    report = probe(model_folder, source, "class", **options, extraction=QUIET)
     assert json.loads((tmp_path / "deeper" / "probe.json").read_text()) == report
     with Image.open(tmp_path / "deeper" / "label_efficiency.png") as curve:
         assert curve.width > 600
@@ -90,16 +81,8 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
     model_folder: Path, source: Path, corpus: ImageCorpus
 ) -> None:
     """Once more from the parts: weights by seed, the corpus' statistics, the initialisation by training images."""
-    report = probe(
-        model_folder,
-        source,
-        "class",
-        features=("c",),
-        baselines=("random",),
-        num_random_models=2,
-        held_out=[],
-        extraction=QUIET,
-    )
+    options = {"features": ("c",), "baselines": ("random",), "num_random_models": 2, "held_out": []}
+    report = probe(model_folder, source, "class", **options, extraction=QUIET)
     assert list(report["tasks"]["class"]["results"]) == ["cpc_c", "random_c"]
     found = report["tasks"]["class"]["results"]["random_c"]
     config, percents, cross_entropies = read_config(model_folder), [], []
