@@ -6,6 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+# A checkpoint of nothing that is read as one of a run.
+SAVED = {
+    "global_step": 7,
+    "epoch": 0,
+    "pytorch-lightning_version": "2.6.6",
+    "state_dict": {"w": torch.arange(1000.0)},
+    "loops": {"fit_loop": {}},
+    "callbacks": {},
+    "optimizer_states": [],
+    "lr_schedulers": [],
+    "cpc": {"architecture": {}, "settings": {}, "num_workers": 0, "ranks": []},
+}
 
 
 def refuses(message: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
-from refusals import Code, refuses
+from refusals import SAVED, Code, refuses
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -219,19 +219,6 @@ def refused_checkpoint(path: Path, message: str) -> None:
         read_checkpoint(path)
     assert str(path) in str(refusal.value)
     assert len(str(refusal.value).splitlines()) == 1  # and none of torch's advice to read it all the same
-
-
-SAVED = {
-    "global_step": 7,
-    "epoch": 0,
-    "pytorch-lightning_version": "2.6.6",
-    "state_dict": {"w": torch.arange(1000.0)},
-    "loops": {"fit_loop": {}},
-    "callbacks": {},
-    "optimizer_states": [],
-    "lr_schedulers": [],
-    "cpc": {"architecture": {}, "settings": {}, "num_workers": 0, "ranks": []},
-}
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["as torch saves", "of old"])

@@ -133,15 +133,8 @@ def test_equal_scores_have_closed_forms(objective: str, correction: str) -> None
     targets, m = torch.tensor([0, 5]), 3
     log_count = torch.full((m,), math.log(m / N))
     draw = Draw(torch.tensor([1, 2, 2]), log_count, torch.full((2,), math.log(m / N)))
-    is_full = not OBJECTIVES[objective].hits
-    found = class_loss(
-        torch.zeros(2, D),
-        torch.zeros(N, D),
-        targets,
-        None if is_full else draw,
-        objective=objective,
-        correction=correction,
-    )
+    given = draw if OBJECTIVES[objective].hits else None
+    found = class_loss(torch.zeros(2, D), torch.zeros(N, D), targets, given, objective=objective, correction=correction)
     odds = N / m  # exp G of every class, after the correction
     expected = {
         ("full_softmax", "none"): math.log(N),
