@@ -67,9 +67,7 @@ def test_the_limits() -> None:
         (1.89, 129, False),  # of 2 nats
         (3.34, 129, True),  # of 4 nats
         (1.96, 512, False),
-        (4.96, 512, True),
         (2.77, 16, True),  # at the ceiling
-        (0.02, 16, False),
         (-1.0, 16, False),
         (math.nan, math.nan, False),  # a step without rows
     ],
@@ -106,7 +104,6 @@ def test_a_reading_of_next_to_nothing_has_an_inverse(reading: float) -> None:
     [
         (4.103, 129, "at N = 129 a true 6.0 nats reads 4.1 for Gaussians: raise batch_size"),
         (4.57, 129, "at N = 129 the truth may be any 8.3 nats or more, for Gaussians: raise batch_size"),
-        (4.86, 129, "at N = 129 the truth may be any 8.3 nats or more, for Gaussians: raise batch_size"),
         (1.88, 129, ""),  # of 2 nats
         (-0.5, 16, ""),
         (math.nan, math.nan, ""),  # a step without rows

@@ -294,7 +294,6 @@ def test_groups_that_pandas_does_not_know(recordings: np.ndarray) -> None:
     ("change", "message"),
     [
         (lambda x: x * 1j, "Complex data not supported"),
-        (lambda x: torch.from_numpy(x).to(torch.complex64), "Complex data not supported"),
         (lambda x: [*x[:1], x[1] * 1j], "recording 1 .*Complex data not supported"),
         (lambda x: x.astype("datetime64[s]"), "recording 0 .*datetime64"),
         (lambda x: [pd.DataFrame(x[0]).assign(who="me")], "recording 0 cannot be read as real numbers"),

@@ -211,7 +211,6 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
     ("name", "text", "message"),
     [
         ("a.phn", "0 100 x\n100 y\n", r"a\.phn, line 2: '100 y' is not"),
-        ("a.phn", "0 100 x\n\n100 2oo y\n", r"a\.phn, line 3: '2oo'"),
         ("a.phn", "0 100 x\n50 200 y\n", r"line 2.*'y'.*overlaps"),
         ("a.phn", "200 100 x\n", r"line 1.*ends before"),
         ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
@@ -233,7 +232,6 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.TextGrid", LONG.replace("xmax = 0.125", "xmax = 0.3"), r"line 30.* overlaps .* ends at 0\.3 s"),
         ("a.TextGrid", LONG.replace('"words"', '"phones"'), r"line 21: .* second interval tier, found phones"),
         ("a.TextGrid", LONG.replace("points: size = 1", "points: size = 0"), r"line 44: expected the end .*0\.3"),
-        ("a.TextGrid", LONG + SHORT, r"line 46: expected the end of the file"),
         ("a.TextGrid", SHORT.replace('0.5\n"ɛː', '0.7\n"ɛː'), "0.7 s ends after its tier, at 0.5 s"),
         ("a.TextGrid", SHORT.replace("0\n0.5\n<", "0.5\n0\n<"), r"line 5: expected an end that is not before"),
         ("a.TextGrid", SHORT.replace("IntervalTier", "Interval"), "line 8: expected IntervalTier or TextTier, found"),

@@ -60,7 +60,6 @@ def test_refusals(source: Path) -> None:
         ("mood.txt", 'yes,"so it is"\nno,never\n', r"mood\.txt, line 1: the label 'yes,\"so'.*csv\.reader"),
         ("mood.tsv", '"pos"\t"so ""it"" is"\n"neg"\t"never"\n', "line 1: the label '\"pos\"'"),
         ("mood.tsv", "pos\tso it is\nneg never\n", "line 2: 0 tabs"),
-        ("mood.tsv", "a1\t0\t\tso it is\na1\t1\t\tnever\n", "line 1: 3 tabs"),
         ("mood.tsv", "pos\tso\n\tnever\n", "line 2: no label"),
         ("mood.csv", "0 so\n1 no\n", r"mood\.csv: labelled sentences are not read from a CSV"),
     ],

@@ -68,7 +68,6 @@ def test_layouts_of_npz(tmp_path: Path) -> None:
         ({"x": X.reshape(120, 3), "length": [60, 61]}, r"lengths add up to 121 samples, but x has 120"),
         ({"x": X, "length": [30, 30]}, r"length has 2 entries of at most 30 samples, but x is \[n, T, C\]"),
         ({"x": X[:0]}, r"x is float32 \[0, 30, 3\], but must be real numbers"),
-        ({"x": np.array([[1, None]], dtype=object)}, r"must be real numbers|cannot be read as an npz"),
         ({"x": X, "user": [1, 2]}, r"user is int64 \[2\], but must be strings or whole numbers \[4\]"),
         ({"x": X, "channels": ["a"]}, r"channels is <U1 \[1\]"),
         ({"x": X, "sample_rate_hz": 0}, r"sample_rate_hz is 0, but must be one positive number"),
@@ -158,7 +157,6 @@ def test_a_manifest_may_name_files_in_another_normal_form(tmp_path: Path) -> Non
         ("time", ["2024-10-27 02:59:59.0+02", "2024-10-27 02:00:00 +01:00", "2024-10-27 01:00:01 Z"], None, 1),
         ("time", ["2021-03-28", "2021-03-29"], None, 1 / 86400),
         ("seconds_elapsed", [0.0, 0.02, 0.04], None, 50),
-        ("elapsed time (ms)", [0, 4, 8], None, 250),
     ],
 )
 def test_columns_of_time(tmp_path: Path, header: str, times: list[Any], rate: float | None, expected: float) -> None:

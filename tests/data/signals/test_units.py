@@ -30,8 +30,6 @@ rng = np.random.default_rng(0)
     [
         ("nV", "uV", 1e-3),
         ("\N{MICRO SIGN}V", "\N{GREEK SMALL LETTER MU}V", 1),
-        ("\N{MICRO SIGN}V", "mV", 1e-3),
-        ("V", "nV", 1e9),
         ("mg", "m/s^2", 9.80665e-3),
         ("m/s²", "g", 1 / 9.80665),
         ("°/s", "mrad/s", 1e3 / DEGREES),

@@ -82,7 +82,6 @@ READERS = {
         ('\n{"path": "a.wav", "start": 0, "end": 1, "label": "x"}\n', "is JSON, or JSON lines; expected commas, UTF-8"),
         ('path,start,end,label\na.wav,0,1,"x\ny"\n', r"line 2: .*continues in the next line.*close in its line"),
         ('path,start,end,label\na.wav,0,1,y\nb.wav,0,1,"x\nc.wav,0,1,y\n', r"line 3: is not a row of a CSV"),
-        ('path,start,end,label\na.wav,0,1,"x"y\n', r"line 2: is not a row of a CSV"),
         ("path,start,end,label\na.wav,0,1,x\nb.wav,0,1\n", r"line 3: 3 cells for 4 columns"),
         ("path,start,end,label,\na.wav,0,1,x,\n", r"line 1: the column name '' is empty"),
         ("path, start,end,label\na.wav,0,1,x\n", r"line 1: the column name ' start' .* begins or ends with a blank"),

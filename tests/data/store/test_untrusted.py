@@ -107,7 +107,6 @@ def bomb(kind: str) -> str:
         ("[" * 100_000, "nest"),
         ("a: b: c", "cannot be read as YAML"),
         ("a: \xff", "is not UTF-8"),
-        ("a: 2026-13-45", "cannot be read as YAML"),
         ("a: " + "x" * MOST_YAML_BYTES, "at most"),
     ],
 )
