@@ -94,7 +94,7 @@ def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> N
 
 
 def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -> None:
-    refuses("same_speaker_excluding", next, scored(*batch, SEQUENCES, strategy="same_speaker_excluding"))
+    refuses("same_speaker_excluding", scored, *batch, SEQUENCES, strategy="same_speaker_excluding")
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of 1290 equal calls

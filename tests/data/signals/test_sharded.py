@@ -114,7 +114,7 @@ def test_a_run_on_shards_resumes_exactly_and_also_on_the_recordings(source: Path
         assert read(iter(resumed), 12) == expected
     other = loader(sharded, window_seconds=4.0)
     other.load_state_dict(state)
-    refuses("window_samples", next, iter(other))
+    refuses("window_samples", iter, other)
 
 
 def test_missing_samples_stay_missing(tmp_path: Path) -> None:
