@@ -24,6 +24,7 @@ from cpc.data.map_style import HeldOut
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, held_out_bounds
+from cpc.evaluation.estimates import HeldOutEstimates
 from cpc.losses import EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
@@ -207,6 +208,19 @@ def test_any_strategy_estimator_and_number_of_candidates(measure: Callable[..., 
     assert report._repr_html_().count("<table>") == 8
     assert [len(axes.containers) for axes in report.figure().axes] == [4]  # a line for each bound
     assert json.loads(report.path.read_text()) == report == report.to_dict()
+
+
+def test_readings_go_through_the_losss_rows(corpus: RecordingCorpus, model: cpc.CPC) -> None:
+    """InfoNCE, read from the scores, is the tally's for every strategy."""
+    strategies = ("mixed", "mixed_excluding", "same_speaker")
+    generators = {EvalProtocol(strategy, None): torch.Generator() for strategy in strategies}
+    estimates = HeldOutEstimates(model, ["info_nce"], generators)
+    bounds = held_out_bounds(model, HeldOut(corpus, DATA, "mixed", 4), generators, on_protocol=estimates)
+    for measure, bound in bounds.items():
+        record = estimates.record(measure, "info_nce", "valid")
+        assert record["num_candidates"] == pytest.approx(bound.num_candidates)
+        assert record["estimate_nats"] == pytest.approx(bound.mi_bound_nats, abs=1e-5)
+        assert (record["num_rows"], record["num_batches"]) == (bound.num_rows, bound.num_batches)
 
 
 def test_a_number_of_speakers_that_no_batch_has_is_refused(

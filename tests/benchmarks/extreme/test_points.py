@@ -104,10 +104,6 @@ def test_blocks_end_between_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     refuses(r"points\.txt, line 42: '0 1:x' is not of the form", read_extreme, broken)
 
 
-def test_no_points(tmp_path: Path) -> None:
-    assert as_lists(read_extreme(written(tmp_path, "0 5 5\n"))) == []
-
-
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -135,13 +131,8 @@ def test_headers_of_another_form(tmp_path: Path, header: str) -> None:
 
 @pytest.mark.parametrize("num_points", [1, 3])
 def test_another_number_of_points_than_the_header_says(tmp_path: Path, num_points: int) -> None:
-    with pytest.raises(ValueError, match=f"its header says {num_points} points, but 2 lines follow"):
-        read_extreme(written(tmp_path, f"{num_points} 4 4\n1 2:3\n2 3:1\n"))
-
-
-def test_long_malformed_lines_are_shortened(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 2: '1 2:3 0:1 [^']{67}\.\.\.' is not"):
-        read_extreme(written(tmp_path, "1 9 9\n1 2:3" + " 0:1" * 999 + " oh\n"))
+    path = written(tmp_path, f"{num_points} 4 4\n1 2:3\n2 3:1\n")
+    refuses(f"its header says {num_points} points, but 2 lines follow", read_extreme, path)
 
 
 def test_bibtex_as_scikit_learn_reads_it() -> None:
