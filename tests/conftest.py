@@ -6,8 +6,11 @@ import os
 # asks for them itself. Before NumPy and torch are imported, and for the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
+import contextlib
 import random
+import runpy
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +86,20 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return capsys.readouterr().err
 
     return refusal
+
+
+@pytest.fixture
+def prepare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run `datasets/CORPUS/prepare.py`, and return what it prints; `refused` is the message that it must end with."""
+
+    def prepare(corpus: str, *arguments: str | Path, refused: str = "") -> str:
+        script = str(Path(__file__).parents[1] / "datasets" / corpus / "prepare.py")
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+        with pytest.raises(SystemExit, match=refused) if refused else contextlib.nullcontext():
+            runpy.run_path(script, run_name="__main__")
+        return capsys.readouterr().out
+
+    return prepare
 
 
 @pytest.fixture

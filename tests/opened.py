@@ -9,6 +9,20 @@ from cpc.data.modality import Modality
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.probes import Extraction, FeatureStore, Task
 
+# What `cpc evaluate` leaves in config.json.
+BOUND = {
+    "schema": 1,
+    "step": 7,
+    "split": "valid",
+    "strategy": "mixed",
+    "steps": [3, 4],
+    "directions": ["", ""],
+    "mi_bound_nats": [1.5, None],
+    "mi_ceiling_nats": [2.0, 2.0],
+    "standard_error_nats": [0.25, None],
+    "reading": "in-sequence candidates, not a bound on I(z; c)",
+}
+
 
 def opened(data: Modality, encoder: Any) -> Any:
     corpus = data.open(encoder)

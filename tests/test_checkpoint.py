@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
+from refusals import SAVED, Code, refuses
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -201,20 +202,16 @@ def test_a_save_that_fails_leaves_the_old_model_and_nothing_else(tmp_path: Path)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no model"):
-        cpc.load_pretrained(tmp_path / "nowhere")
+    refuses("holds no model", cpc.load_pretrained, tmp_path / "nowhere")
     weights = tmp_path / "model.safetensors"
     cpc.save_pretrained(small(), tmp_path)
     weights.write_bytes(weights.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=r"not the file that config\.json describes"):
-        cpc.load_pretrained(tmp_path)
+    refuses(r"not the file that config\.json describes", cpc.load_pretrained, tmp_path)
     weights.unlink()
-    with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
-        cpc.load_pretrained(tmp_path)
+    refuses(r"model\.safetensors is missing", cpc.load_pretrained, tmp_path)
     config = tmp_path / "config.json"
     config.write_text(config.read_text()[:-10])
-    with pytest.raises(ValueError, match=r"config\.json is not JSON"):
-        cpc.load_pretrained(tmp_path)
+    refuses(r"config\.json is not JSON", cpc.load_pretrained, tmp_path)
 
 
 def refused_checkpoint(path: Path, message: str) -> None:
@@ -222,19 +219,6 @@ def refused_checkpoint(path: Path, message: str) -> None:
         read_checkpoint(path)
     assert str(path) in str(refusal.value)
     assert len(str(refusal.value).splitlines()) == 1  # and none of torch's advice to read it all the same
-
-
-SAVED = {
-    "global_step": 7,
-    "epoch": 0,
-    "pytorch-lightning_version": "2.6.6",
-    "state_dict": {"w": torch.arange(1000.0)},
-    "loops": {"fit_loop": {}},
-    "callbacks": {},
-    "optimizer_states": [],
-    "lr_schedulers": [],
-    "cpc": {"architecture": {}, "settings": {}, "num_workers": 0, "ranks": []},
-}
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["as torch saves", "of old"])
@@ -245,14 +229,6 @@ def test_a_checkpoint_with_code_is_refused_and_the_code_not_run(tmp_path: Path, 
     assert not touched.exists()
     torch.load(path, weights_only=False)
     assert touched.exists(), "the file would have done it"
-
-
-class Code:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (str(self.folder),)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
@@ -345,6 +321,7 @@ def nested(depth: int) -> Any:
 
 ENCODER = ("architecture", "init_args", "encoder")
 OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
+LOSS = ("architecture", "init_args", "loss", "init_args")
 
 
 @pytest.mark.parametrize(
@@ -352,32 +329,17 @@ OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
     [
         ((), [], "format_version None"),
         ((), "[" * 100_000, r"config\.json is not JSON"),
-        ((), None, "format_version None"),
-        (("format_version",), 0, "format_version 0"),
         (("sha256",), None, r"lacks sha256 \(str\)"),
-        (("architecture",), "CPC", r"lacks architecture \(dict\)"),
-        (("provenance",), None, r"lacks provenance \(dict\)"),
         (("provenance",), {"data": []}, r"lacks provenance\.data"),
         (("modality",), "smell", "modality='smell' must be audio"),
         (("sample_rate_hz",), 8000, "sample_rate_hz=8000 must be 16000"),
         (("architecture",), {}, "does not describe a part"),
         (("architecture",), nested(1), "GRU is not a CPC"),
-        (("architecture", "class_path"), 3, "does not describe a part"),
-        (("architecture", "init_args"), None, "does not describe a part"),
         (("architecture", "init_args", "encoder"), None, "which is not a valid encoder"),
         (("architecture", "init_args", "context"), nested(300), "does not describe a model that can be built"),
-        (
-            ("architecture", "init_args", "loss", "init_args", "shared_across_steps"),
-            "no",
-            "takes shared_across_steps: bool",
-        ),
-        ((*OPTIONS, "dim"), "8", "dim=.8. must be a whole number"),
-        ((*OPTIONS, "dim"), None, "does not take"),
-        ((*OPTIONS, "dim"), -4, "dim=-4.* must be at least 1"),
+        ((*LOSS, "shared_across_steps"), "no", "takes shared_across_steps: bool"),
         ((*OPTIONS, "dim"), 10**6, "far more numbers"),
-        ((*OPTIONS, "dim"), 10**18, "far more numbers"),
         ((*OPTIONS, "dim"), 10**30, "too large"),
-        (("architecture", "init_args", "context", "init_args", "num_layers"), 10**9, "far more numbers"),
         (("format_version",), 99, "format_version 99, this cpc reads up to 1"),
         (CLASS, "os.system", "outside the trusted packages cpc"),
         (CLASS, "cpc.encoders.Nothing", r"no class cpc\.encoders\.Nothing"),
@@ -385,10 +347,8 @@ OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
         (CLASS, "cpc.cli.main", "is not a part of a model: parts are in cpc.model, cpc.enc"),
         # It would trust whom it is told to.
         (CLASS, "cpc.interop.s3prl.UpstreamExpert", "is not a part of a model"),
-        (CLASS, "cpc.pretraining.module.PretrainModule", "is not a part of a model"),
         ((*OPTIONS, "wideness"), 3, "does not take the arguments"),
         ((*OPTIONS, "dim"), 9, "does not fit its architecture"),
-        ((*OPTIONS, "kernels"), [10, "8", 4, 4, 4], "must be a whole number"),
     ],
 )
 def test_a_tampered_config_is_refused(
@@ -453,8 +413,7 @@ def test_sizes_below_one_are_refused_by_name(part: type[nn.Module], unchecked_ty
 
     connected()
     for name in set(sizes) - {"num_deltas", "seed"}:  # 0 of them is a number, too
-        with pytest.raises(ValueError, match=rf"\b{name}=0\b"):
-            connected(**{name: 0})
+        refuses(rf"\b{name}=0\b", connected, **{name: 0})
 
 
 CHECKED = [part for part in PARTS if part not in (SoftmaxSampler, SparseEncoder)]  # which have no rules of their own

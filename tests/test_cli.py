@@ -22,23 +22,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run_dir(corpus: Path) -> Path:
     folder = corpus.parent / "run"
-    main(
-        [
-            "pretrain",
-            "--model.encoder=cpc.encoders.AudioEncoder",
-            "--model.encoder.dim=8",
-            "--model.context=cpc.contexts.GRU",
-            "--model.context.init_args.dim=8",
-            "--model.predictor=cpc.predictors.Bilinear",
-            "--model.predictor.init_args.num_steps=4",
-            f"--data.manifest={corpus}",
-            "--data.eval_batches=2",
-            "--trainer.max_steps=4",
-            "--trainer.accelerator=cpu",
-            "--eval_every_steps=4",
-            f"--run_dir={folder}",
-        ]
-    )
+    options = """--model.encoder=cpc.encoders.AudioEncoder --model.encoder.dim=8 --model.context=cpc.contexts.GRU
+        --model.context.init_args.dim=8 --model.predictor=cpc.predictors.Bilinear
+        --model.predictor.init_args.num_steps=4 --data.eval_batches=2 --trainer.max_steps=4 --trainer.accelerator=cpu
+        --eval_every_steps=4""".split()
+    main(["pretrain", *options, f"--data.manifest={corpus}", f"--run_dir={folder}"])
     return folder
 
 
@@ -52,16 +40,14 @@ def test_index_and_pack(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_messages_name_options_as_they_are_typed(corpus: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/a.wav").write_text("nothing")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.wav").write_text("nothing")
     (tmp_path / "file").touch()
     for arguments, message in (
         (["index", str(corpus)], "set --overwrite to replace it, or name another place with --out"),
-        (
-            ["index", str(tmp_path / "folder"), "--valid_share=0", "--test_share=0"],
-            "or set --skip_bad to go on without",
-        ),
-        (["index", str(tmp_path / "folder")], "train, valid, test need at least one each"),
+        (["index", str(folder), "--valid_share=0", "--test_share=0"], "or set --skip_bad to go on without"),
+        (["index", str(folder)], "train, valid, test need at least one each"),
         (["pack", str(corpus), "--cache_dir", str(tmp_path / "file")], "name another place with --cache_dir"),
         (["pack", str(corpus), "--sample_rate_hz", "1"], "error: --sample_rate_hz is 1 Hz, but must be from 1000"),
     ):
@@ -75,11 +61,7 @@ def test_messages_name_options_as_they_are_typed(corpus: Path, tmp_path: Path, r
     [
         (["evaluate", "nowhere", "--data", "nowhere"], "nowhere holds no model"),
         (["data", "index", "nowhere"], "nowhere"),
-        (["embed", "nowhere", "x.wav", "--out", "out"], "nowhere holds no model"),
-        (["evaluate", "--out", "x.json", "me/birds"], "me/birds"),
-        (["evaluate", "--data", "birds/may", "--out", "results/b.json", "me/birds"], "me/birds"),
         (["probe", "--task", "phones", "--out", "a/b", "--data", "birds/may", "--skip_bad", "me/birds"], "me/birds"),
-        (["evaluate", "--data", "birds/may", "--batch_size", "4", "me/birds"], "me/birds"),
         (["evaluate", "me/birds", "--num_batches", "few"], "argument --num_batches: invalid int value: 'few'"),
     ],
 )
@@ -111,13 +93,10 @@ def test_items_of_made_speech_are_told_apart(corpus: Path, run_dir: Path, tmp_pa
 
 
 def test_a_file_that_the_system_refuses_is_named_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
 ) -> None:
     def refuse() -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
     monkeypatch.setattr("cpc.native.doctor.main", refuse)
-    with pytest.raises(SystemExit) as exit_status:
-        main(["doctor"])
-    assert exit_status.value.code == 2
-    assert capsys.readouterr().err == f"cpc: error: {tmp_path}: Permission denied\n"
+    assert refusal(["doctor"]) == f"cpc: error: {tmp_path}: Permission denied\n"

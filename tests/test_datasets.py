@@ -2,28 +2,17 @@
 
 import csv
 import re
-import runpy
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shared_data import REPOSITORY, Prepare, real
 
 from cpc.data.audio.manifest import read_manifest
 
-REPOSITORY = Path(__file__).parents[1]
-DATASETS = REPOSITORY / "datasets"
-SHARED = REPOSITORY.parent / "shared" / "data"
-
 Write = Callable[..., Path]
-
-
-def prepare(monkeypatch: pytest.MonkeyPatch, corpus: str, *arguments: str | Path) -> None:
-    script = DATASETS / corpus / "prepare.py"
-    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
-    runpy.run_path(str(script), run_name="__main__")
 
 
 def rows(path: Path) -> dict[str, dict[str, str]]:
@@ -99,8 +88,8 @@ def speechocean(tmp_path: Path, write_audio: Write) -> Path:
     return root
 
 
-def test_fsdd(monkeypatch: pytest.MonkeyPatch, fsdd: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare(monkeypatch, "fsdd", fsdd)
+def test_fsdd(prepare: Prepare, fsdd: Path) -> None:
+    printed = prepare("fsdd", fsdd)
     written = rows(fsdd / "manifest.csv")
     assert len(written) == 16
     for name, row in written.items():
@@ -109,24 +98,21 @@ def test_fsdd(monkeypatch: pytest.MonkeyPatch, fsdd: Path, capsys: pytest.Captur
         assert row["split"] == ("test" if int(take) <= 4 else "train")
         assert (row["num_samples"], row["sample_rate_hz"], row["num_channels"]) == ("1600", "8000", "1")
     assert read_manifest(fsdd).label_columns == ["digit"]
-    printed = capsys.readouterr().out
     assert re.search(r"train +8 +\S+ +\(published: 2700\)", printed)
     assert sorted(path.name for path in fsdd.iterdir()) == ["manifest.csv", "recordings"]
 
 
-def test_fsdd_refusals(monkeypatch: pytest.MonkeyPatch, fsdd: Path, write_audio: Write) -> None:
+def test_fsdd_refusals(prepare: Prepare, fsdd: Path, write_audio: Write) -> None:
     for take in (5, 12):
         (fsdd / "recordings" / f"7_bob_{take}.wav").unlink()
-    with pytest.raises(SystemExit, match=r"split train .*\n  digit 7 by bob"):
-        prepare(monkeypatch, "fsdd", fsdd)
+    prepare("fsdd", fsdd, refused=r"split train .*\n  digit 7 by bob")
     write_audio(fsdd / "recordings" / "seven.wav")
-    with pytest.raises(SystemExit, match=r"1 of 15 audio files do not have names like .*\n  recordings/seven.wav"):
-        prepare(monkeypatch, "fsdd", fsdd)
+    prepare("fsdd", fsdd, refused=r"1 of 15 audio files do not have names like .*\n  recordings/seven.wav")
     assert not list(fsdd.glob("*.csv")), "a refused corpus leaves no manifest"
 
 
-def test_an4(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:
-    prepare(monkeypatch, "an4", an4)
+def test_an4(prepare: Prepare, an4: Path) -> None:
+    prepare("an4", an4)
     written = rows(an4 / "manifest.csv")
     # 12 utterances per training speaker: the fifth of each is valid, the fifteenth does not exist.
     valid = {name for name, row in written.items() if row["split"] == "valid"}
@@ -137,8 +123,8 @@ def test_an4(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:
     assert written["fcaw/an100-fcaw-b.wav"]["transcript"] == "RUBOUT G M"
 
 
-def test_speechocean(monkeypatch: pytest.MonkeyPatch, speechocean: Path) -> None:
-    prepare(monkeypatch, "speechocean", speechocean)
+def test_speechocean(prepare: Prepare, speechocean: Path) -> None:
+    prepare("speechocean", speechocean)
     written = rows(speechocean / "manifest.csv")
     assert len(written) == 18
     for name, row in written.items():
@@ -147,7 +133,7 @@ def test_speechocean(monkeypatch: pytest.MonkeyPatch, speechocean: Path) -> None
         assert (row["speaker"], row["gender"], row["age"]) == (speaker, "f", "12")
 
 
-def test_speechocean_from_one_table(monkeypatch: pytest.MonkeyPatch, speechocean: Path) -> None:
+def test_speechocean_from_one_table(prepare: Prepare, speechocean: Path) -> None:
     shutil.rmtree(speechocean / "WAVE" / "SPEAKER0003")
     for part in ("train", "test"):
         shutil.rmtree(speechocean / part)
@@ -158,31 +144,27 @@ def test_speechocean_from_one_table(monkeypatch: pytest.MonkeyPatch, speechocean
     ]
     header = "file\tspeaker\tgender\tage\ttext\tphones"
     (speechocean / "utterances.tsv").write_text("\n".join([header, *lines]) + "\n")
-    prepare(monkeypatch, "speechocean", speechocean)
+    prepare("speechocean", speechocean)
     written = rows(speechocean / "manifest.csv")
     assert Counter(row["split"] for row in written.values()) == {"train": 10, "valid": 2}
     assert {(row["gender"], row["age"]) for row in written.values()} == {("m", "40")}
     (speechocean / "utterances.tsv").write_text("\n".join([header, *lines[1:]]) + "\n")
-    with pytest.raises(SystemExit, match=r"1 utterances are not in the lists of .*:\n  000001000"):
-        prepare(monkeypatch, "speechocean", speechocean)
+    prepare("speechocean", speechocean, refused=r"1 utterances are not in the lists of .*:\n  000001000")
 
 
-def test_an4_refusals(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:
+def test_an4_refusals(prepare: Prepare, an4: Path) -> None:
     transcription = an4 / "etc" / "an4_test.transcription"
     lines = transcription.read_text().splitlines()
     transcription.write_text("\n".join(lines[1:]))
-    with pytest.raises(SystemExit, match=r"1 utterances have no line in .*an4_.*transcription:\n  an100-fcaw-b"):
-        prepare(monkeypatch, "an4", an4)
+    prepare("an4", an4, refused=r"1 utterances have no line in .*an4_.*transcription:\n  an100-fcaw-b")
     transcription.unlink()
-    with pytest.raises(SystemExit, match=r"there is no .*an4_test.transcription"):
-        prepare(monkeypatch, "an4", an4)
+    prepare("an4", an4, refused=r"there is no .*an4_test.transcription")
     (an4 / "wav" / "an4test_clstk").rename(an4 / "test")
-    with pytest.raises(SystemExit, match=r"3 of 27 audio files do not have names like an4_clstk"):
-        prepare(monkeypatch, "an4", an4)
+    prepare("an4", an4, refused=r"3 of 27 audio files do not have names like an4_clstk")
 
 
-def test_speech_commands(monkeypatch: pytest.MonkeyPatch, speech_commands: Path) -> None:
-    prepare(monkeypatch, "speech_commands", speech_commands)
+def test_speech_commands(prepare: Prepare, speech_commands: Path) -> None:
+    prepare("speech_commands", speech_commands)
     written = rows(speech_commands / "manifest.csv")
     assert len(written) == 12, "background noise is no word"
     split_items = {
@@ -194,22 +176,19 @@ def test_speech_commands(monkeypatch: pytest.MonkeyPatch, speech_commands: Path)
     assert (row["word"], row["speaker"], row["split"]) == ("stop", "0a1b2c3d", "train")
 
 
-def test_speech_commands_refusals(monkeypatch: pytest.MonkeyPatch, speech_commands: Path) -> None:
+def test_speech_commands_refusals(prepare: Prepare, speech_commands: Path) -> None:
     testing = speech_commands / "testing_list.txt"
     testing.write_text("yes/99999999_nohash_0.wav\n")
-    with pytest.raises(SystemExit, match=r"1 of 1 utterances of .*testing_list.txt have no audio:\n  yes/99999999"):
-        prepare(monkeypatch, "speech_commands", speech_commands)
+    prepare("speech_commands", speech_commands, refused=r"1 of 1 utterances of .*testing_list.txt have no audio")
     testing.write_text("yes/ffff0000_nohash_0.wav\n")
-    with pytest.raises(SystemExit, match=r"are also in another list:\n  yes/ffff0000_nohash_0"):
-        prepare(monkeypatch, "speech_commands", speech_commands)
+    prepare("speech_commands", speech_commands, refused=r"are also in another list:\n  yes/ffff0000_nohash_0")
     testing.unlink()
-    with pytest.raises(SystemExit, match=r"there is no .*testing_list.txt"):
-        prepare(monkeypatch, "speech_commands", speech_commands)
+    prepare("speech_commands", speech_commands, refused=r"there is no .*testing_list.txt")
 
 
-def test_librispeech(monkeypatch: pytest.MonkeyPatch, librispeech: Path) -> None:
+def test_librispeech(prepare: Prepare, librispeech: Path) -> None:
     phones = librispeech / "converted_aligned_phones.txt"
-    prepare(monkeypatch, "librispeech", librispeech, "--lists", librispeech / "lists", "--phones", phones)
+    prepare("librispeech", librispeech, "--lists", librispeech / "lists", "--phones", phones)
     written = rows(librispeech / "manifest.csv")
     assert Counter((row["split"], row["speaker"]) for row in written.values()) == {
         ("train", "19"): 2,
@@ -221,66 +200,51 @@ def test_librispeech(monkeypatch: pytest.MonkeyPatch, librispeech: Path) -> None
     assert written["495/26-495-0001.flac"]["chapter"] == "495"
 
 
-def test_librispeech_with_ids_missing_on_either_side(monkeypatch: pytest.MonkeyPatch, librispeech: Path) -> None:
+def test_librispeech_with_ids_missing_on_either_side(prepare: Prepare, librispeech: Path) -> None:
     lists = librispeech / "lists"
     train = lists / "train_split.txt"
     published = train.read_text()
     train.write_text(published + "\n103-1240-0057\n")
-    with pytest.raises(SystemExit, match=r"1 of 5 utterances of .*train_split.txt have no audio:\n  103-1240-0057"):
-        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists)
+    listed = ("librispeech", librispeech, "--lists", lists)
+    prepare(*listed, refused=r"1 of 5 utterances of .*train_split.txt have no audio:\n  103-1240-0057")
     assert not (librispeech / "manifest.csv").exists()
     with pytest.warns(UserWarning, match="left out 1 utterances of .*train_split.txt without audio"):
-        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists, "--allow_missing")
+        prepare(*listed, "--allow_missing")
     assert len(rows(librispeech / "manifest.csv")) == 6
 
     train.write_text("\n".join(published.splitlines()[1:]))
     with pytest.warns(UserWarning, match="left out 1 utterances in neither list:\n  19-198-0000"):
-        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists)
+        prepare(*listed)
     assert len(rows(librispeech / "manifest.csv")) == 5
 
     phones = librispeech / "converted_aligned_phones.txt"
     phones.write_text("".join(phones.read_text().splitlines(keepends=True)[:5]))
-    with pytest.raises(SystemExit, match=r"1 listed utterances have no labels in .*phones.txt:\n  26-495-0002"):
-        prepare(monkeypatch, "librispeech", librispeech, "--lists", lists, "--phones", phones)
+    prepare(*listed, "--phones", phones, refused=r"1 listed utterances have no labels in .*phones.txt:\n  26-495-0002")
 
 
-def test_synthesised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_synthesised(prepare: Prepare, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader", reason="the extra `speech` is not installed")
     folder = tmp_path / "synthesised"
     arguments = ("--num_speakers", 3, "--num_heldout_speakers", 1, "--minutes", 0.2)
-    prepare(monkeypatch, "synthesised", folder, *arguments)
+    printed = prepare("synthesised", folder, *arguments)
     manifest = read_manifest(folder)
     speakers = {split: set(manifest.select(split).column("speaker")) for split in ("train", "valid", "test")}
     assert speakers["train"] == speakers["valid"]
     assert not speakers["train"] & speakers["test"]
-    assert re.search(r"test +\d+ +0\.\d", capsys.readouterr().out)
-    with pytest.raises(SystemExit, match="made with other parameters"):
-        prepare(monkeypatch, "synthesised", folder, "--minutes", 1)
-
-
-def real(corpus: str) -> Path:
-    folder = SHARED / corpus
-    if not folder.is_dir():
-        pytest.skip(f"no {corpus} beside the checkout (../shared/data/{corpus})")
-    return folder
+    assert re.search(r"test +\d+ +0\.\d", printed)
+    prepare("synthesised", folder, "--minutes", 1, refused="made with other parameters")
 
 
 @pytest.mark.parametrize(
     ("corpus", "num_test", "num_others", "seconds"), [("fsdd", 300, 2700, 1312), ("an4", 130, 948, 2903)]
 )
 def test_real_speech(
-    corpus: str,
-    num_test: int,
-    num_others: int,
-    seconds: float,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    corpus: str, num_test: int, num_others: int, seconds: float, prepare: Prepare, tmp_path: Path
 ) -> None:
     out = tmp_path / "manifest.csv"
-    prepare(monkeypatch, corpus, real(corpus), "--out", out)
+    printed = prepare(corpus, real(corpus), "--out", out)
     manifest = read_manifest(out)
-    assert "published:" not in capsys.readouterr().out
+    assert "published:" not in printed
     test = manifest.select("test")
     assert (len(test), len(manifest) - len(test)) == (num_test, num_others)
     speakers = set(manifest.select("train").column("speaker")) & set(test.column("speaker"))
@@ -289,7 +253,7 @@ def test_real_speech(
 
 
 def test_every_card_says_what_a_card_must() -> None:
-    folders = [folder for folder in DATASETS.iterdir() if folder.is_dir()]
+    folders = [folder for folder in (REPOSITORY / "datasets").iterdir() if folder.is_dir()]
     assert len(folders) >= 12
     for corpus in folders:
         card = (corpus / "card.md").read_text(encoding="utf-8")
@@ -299,39 +263,30 @@ def test_every_card_says_what_a_card_must() -> None:
             assert heading in card, (corpus, heading)
 
 
-def test_ptb_of_another_size_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ptb_of_another_size_is_refused(prepare: Prepare, tmp_path: Path) -> None:
     words = " ".join(f"w{number}" for number in range(10_000))
     for split in ("train", "valid"):
         (tmp_path / f"ptb.{split}.txt").write_text(words, encoding="utf-8")
-    with pytest.raises(SystemExit, match="has no split test"):
-        prepare(monkeypatch, "ptb", tmp_path)
+    prepare("ptb", tmp_path, refused="has no split test")
     (tmp_path / "ptb.test.txt").write_text("w1 w2", encoding="utf-8")
-    with pytest.raises(SystemExit, match="train has 10001 tokens, 929589 are published"):
-        prepare(monkeypatch, "ptb", tmp_path)
+    prepare("ptb", tmp_path, refused="train has 10001 tokens, 929589 are published")
 
 
 @pytest.mark.slow
-def test_real_ptb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare(monkeypatch, "ptb", real("ptb"), "--cache_dir", tmp_path)
-    assert "929589 tokens" in capsys.readouterr().out
+def test_real_ptb(prepare: Prepare, tmp_path: Path) -> None:
+    assert "929589 tokens" in prepare("ptb", real("ptb"), "--cache_dir", tmp_path)
 
 
-def test_sentences_of_another_number_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sentences_of_another_number_are_refused(prepare: Prepare, tmp_path: Path) -> None:
     for name in ("mpqa.all", "rt-polarity.all", "TREC.train.all"):
         (tmp_path / name).write_text("0 dull\n1 fine\n0 grey\n1 blue\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match=r"MR, split all: \[2, 2\] sentences, \[5331, 5331\] are published"):
-        prepare(monkeypatch, "sentence_sets", tmp_path)
+    prepare("sentence_sets", tmp_path, refused=r"MR, split all: \[2, 2\] sentences, \[5331, 5331\] are published")
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("One. Two.", encoding="utf-8")
-    with pytest.raises(SystemExit, match="3 books with 6 sentences, not the 13 with 48865"):
-        prepare(monkeypatch, "gutenberg", tmp_path)
+    prepare("gutenberg", tmp_path, refused="3 books with 6 sentences, not the 13 with 48865")
 
 
 @pytest.mark.slow
-def test_real_sentences(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare(monkeypatch, "gutenberg", real("gutenberg"))
-    assert " valid   3565 sentences  austen-persuasion.txt" in capsys.readouterr().out
-    prepare(monkeypatch, "sentence_sets", real("sentclf"))
-    assert "TREC     test      500 sentences" in capsys.readouterr().out
+def test_real_sentences(prepare: Prepare) -> None:
+    assert " valid   3565 sentences  austen-persuasion.txt" in prepare("gutenberg", real("gutenberg"))
+    assert "TREC     test      500 sentences" in prepare("sentence_sets", real("sentclf"))

@@ -16,6 +16,7 @@ from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.command import parse
+from cpc.quickstart.recipe import part
 
 
 def parts() -> dict[str, Any]:
@@ -74,18 +75,11 @@ def test_a_provenance_that_does_not_name_its_data_is_refused(data: Any, tmp_path
 
 @pytest.mark.parametrize("dim", [2_000_000, 10**9])
 def test_widths_that_no_memory_holds_are_named(dim: int) -> None:
+    model = {"encoder": part("encoders.AudioEncoder", dim=8), "context": part("contexts.GRU", dim=dim)}
+    model["predictor"] = part("predictors.Bilinear", num_steps=1)
+    data = part("data.Audio", manifest="nowhere")
     with pytest.raises(ValueError, match=r"a tensor of the model takes .*: lower the widths of model\.encoder"):
-        parse(
-            {
-                "model": {
-                    "encoder": {"class_path": "cpc.encoders.AudioEncoder", "init_args": {"dim": 8}},
-                    "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": dim}},
-                    "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 1}},
-                },
-                "data": {"class_path": "cpc.data.Audio", "init_args": {"manifest": "nowhere"}},
-                "trainer": {"max_steps": 1},
-            }
-        )
+        parse({"model": model, "data": data, "trainer": {"max_steps": 1}})
 
 
 @pytest.mark.parametrize("error", ["LocalEntryNotFoundError", "OSError"])

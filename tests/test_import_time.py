@@ -7,19 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = (
-    "torch",
-    "torchaudio",
-    "torchvision",
-    "lightning",
-    "sklearn",
-    "scipy",
-    "plotly",
-    "matplotlib",
-    "tensorboard",
-    "dash",
-    "flask",
-)
+HEAVY = "torch torchaudio torchvision lightning sklearn scipy plotly matplotlib tensorboard dash flask".split()
 RUN_COMMAND = """
 import json, sys
 import cpc.cli

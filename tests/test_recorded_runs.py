@@ -30,66 +30,40 @@ TOLERANCE = 1e-10
 # of another kind than the one that recorded.
 RECORDED_ON, TOLERANCE_OF_IMAGES_ELSEWHERE = "AVX512", 1e-6
 
-_SMALL_AUDIO: dict[str, Any] = {
-    "model.encoder.init_args.dim": 12,
-    "model.context.init_args.dim": 10,
-    "model.predictor.init_args.num_steps": 3,
-    "data.init_args.manifest": "speech",
-    "data.init_args.window_samples": 3200,
-    "data.init_args.batch_size": 4,
-}
-_SMALL_IMAGES: dict[str, Any] = {
-    "model.context.init_args.width": 12,
-    "model.context.init_args.num_blocks": 2,
-    "model.context.init_args.hidden_dim": 8,
-    "data.init_args.batch_size": 4,
-}
-_TINY_TRUNK: dict[str, Any] = {
-    "model.encoder.init_args.trunk.init_args.dim": 12,
-    "model.encoder.init_args.trunk.init_args.widths": [4, 6, 8],
-}
-_SMALL_RESNET: dict[str, Any] = {
-    "model.encoder.init_args.trunk.init_args.depth": 18,
-    "model.encoder.init_args.trunk.init_args.stem": "imagenet",
-    "model.encoder.init_args.trunk.init_args.width": 8,
-    "model.encoder.init_args.patch_size": 16,
-    "model.encoder.init_args.stride": 8,
-    "data.init_args.source": "gratings.npz",
-    "data.init_args.image_size": 40,
-    "data.init_args.load_size": 48,
-    "data.init_args.batch_size": 2,
-    "data.init_args.eval_batches": 2,
-    "data.init_args.valid_share": 0.2,
-    "data.init_args.num_workers": 0,
-}
-_SMALL_TEXT: dict[str, Any] = {
-    "model.encoder.init_args.num_tokens": 300,
-    "model.encoder.init_args.dim": 12,
-    "model.context.init_args.dim": 12,
-    "model.loss.init_args.table.init_args.num_classes": 300,
-    "model.loss.init_args.table.init_args.dim": 12,
-    "model.loss.init_args.sampler.init_args.num_classes": 300,
-    "data.init_args.source": "embedded",
-    "data.init_args.tokens": "words",
-    "data.init_args.batch_size": 4,
-    "data.init_args.valid_share": 0.05,
-}
+
+def _arguments(part: str, **values: Any) -> dict[str, Any]:
+    return {f"{part}.init_args.{name}": value for name, value in values.items()}
+
+
+_SMALL_AUDIO = _arguments("model.encoder", dim=12) | _arguments("model.context", dim=10)
+_SMALL_AUDIO |= _arguments("model.predictor", num_steps=3)
+_SMALL_AUDIO |= _arguments("data", manifest="speech", window_samples=3200, batch_size=4)
+_SMALL_IMAGES = _arguments("model.context", width=12, num_blocks=2, hidden_dim=8) | _arguments("data", batch_size=4)
+_SMALL_RESNET = _arguments("model.encoder.init_args.trunk", depth=18, stem="imagenet", width=8)
+_SMALL_RESNET |= _arguments("model.encoder", patch_size=16, stride=8)
+_SMALL_RESNET |= _arguments("data", source="gratings.npz", image_size=40, load_size=48, batch_size=2)
+_SMALL_RESNET |= _arguments("data", eval_batches=2, valid_share=0.2, num_workers=0)
+_SMALL_TEXT = _arguments("model.encoder", num_tokens=300, dim=12) | _arguments("model.context", dim=12)
+_SMALL_TEXT |= _arguments("model.loss.init_args.table", num_classes=300, dim=12)
+_SMALL_TEXT |= _arguments("model.loss.init_args.sampler", num_classes=300)
+_SMALL_TEXT |= _arguments("data", source="embedded", tokens="words", batch_size=4, valid_share=0.05)
 SMALLER: dict[str, dict[str, Any]] = {  # of each shipped kind: its config, and what makes it small
     "cpu_small": _SMALL_AUDIO,
     "cpc_audio_modified": _SMALL_AUDIO
-    | {
-        "model.encoder.init_args.dim": 16,
-        "model.context.init_args.dim": 16,
-        "model.predictor.init_args.feedforward_dim": 32,
-        "model.loss.init_args.num_negatives": 16,
-        "data.init_args.speakers_per_batch": 2,
-    },
-    "fsdd": _SMALL_AUDIO | {"data.init_args.window_samples": 9600},  # longer than some files: padding
-    "image/cpu_small": _SMALL_IMAGES | _TINY_TRUNK | {"data.init_args.source": "gratings.npz"},
-    "image/v2_imagenet": _SMALL_IMAGES | _SMALL_RESNET | {"model.predictor.init_args.num_steps": 1},
+    | _arguments("model.encoder", dim=16)
+    | _arguments("model.context", dim=16)
+    | _arguments("model.predictor", feedforward_dim=32)
+    | _arguments("model.loss", num_negatives=16)
+    | _arguments("data", speakers_per_batch=2),
+    "fsdd": _SMALL_AUDIO | _arguments("data", window_samples=9600),  # longer than some files: padding
+    "image/cpu_small": _SMALL_IMAGES
+    | _arguments("model.encoder.init_args.trunk", dim=12, widths=[4, 6, 8])
+    | _arguments("data", source="gratings.npz"),
+    "image/v2_imagenet": _SMALL_IMAGES | _SMALL_RESNET | _arguments("model.predictor", num_steps=1),
     "image/stl10": _SMALL_IMAGES
     | _SMALL_RESNET
-    | {"model.predictor.init_args.num_steps": 2, "data.init_args.source": "unlabelled.npz"},
+    | _arguments("model.predictor", num_steps=2)
+    | _arguments("data", source="unlabelled.npz"),
     "text/cpu_small": _SMALL_TEXT,
     "text/ptb": _SMALL_TEXT,
 }
@@ -107,16 +81,8 @@ COMMANDS = {  # what is measured of a run afterwards: the command, and the file 
     ),
     ("text/cpu_small", "bound.json"): "evaluate --data embedded --split test",
 }
-_READINGS = (
-    "loss_nats",
-    "mi_bound_nats",
-    "standard_error_nats",
-    "accuracy",
-    "accuracy_percent",
-    "num_candidates",
-    "value_nats",
-    "perplexity",
-)
+_READINGS = """loss_nats mi_bound_nats standard_error_nats accuracy accuracy_percent num_candidates value_nats
+    perplexity""".split()
 
 
 def write_corpora(folder: Path) -> None:

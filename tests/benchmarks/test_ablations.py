@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import SAVED
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,30 +45,15 @@ class Stand:
         self.calls.append("probe")
         results = {name: {"accuracy_percent": 50.0, "accuracy_interval_percent": [49.0, 51.0]} for name in CPC}
         sha256 = json.loads((self.folder / "model" / "config.json").read_text())["sha256"]
-        (self.folder / "probe.json").write_text(
-            json.dumps(
-                {"model": {"sha256": sha256}, "tasks": {task: {"results": results} for task in ("phones", "speaker")}}
-            )
-        )
+        report = {"model": {"sha256": sha256}, "tasks": {task: {"results": results} for task in ("phones", "speaker")}}
+        (self.folder / "probe.json").write_text(json.dumps(report))
 
     def leave(self, step: int, sha256: str) -> None:
         for name in ("checkpoints", "model"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        torch.save(
-            {
-                "global_step": step,
-                "epoch": 0,
-                "pytorch-lightning_version": "2.6.6",
-                "loops": {"fit_loop": {}},
-                **{key: {} for key in ("state_dict", "callbacks")},
-                **{key: [] for key in ("optimizer_states", "lr_schedulers")},
-                "cpc": {"architecture": {}, "settings": {}, "num_workers": 0, "ranks": []},
-            },
-            self.folder / "checkpoints" / "last.ckpt",
-        )
-        (self.folder / "model" / "config.json").write_text(
-            json.dumps({"format_version": 1, "architecture": {}, "sha256": sha256, "provenance": {}})
-        )
+        torch.save(SAVED | {"global_step": step}, self.folder / "checkpoints" / "last.ckpt")
+        config = {"format_version": 1, "architecture": {}, "sha256": sha256, "provenance": {}}
+        (self.folder / "model" / "config.json").write_text(json.dumps(config))
         record = {"step": step, "split": "valid", "mi_bound_nats": [1.0, 2.0], "mi_ceiling_nats": [4.0, 4.0]}
         early = [record | {"step": s, "split": "train", "mi_bound_nats": [s / 10, s / 10]} for s in (5, 15, 25)]
         (self.folder / "bound.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*early, record]))

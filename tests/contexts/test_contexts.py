@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from torch import Tensor
 
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context, Identity, StateSpace
@@ -55,17 +56,6 @@ def test_causal_by_autograd(context: Context, is_training: bool) -> None:
         assert gradient[1, t].any(), "c_t must see z_t"
         assert not gradient[1, t + 1 :].any(), "c_t must not see what comes after z_t"
         assert not gradient[0].any(), "c_t must not see another sequence"
-
-
-def test_causal_by_perturbation(context: Context) -> None:
-    z = latents()
-    before, _ = context(z)
-    for t in range(11):
-        changed = z.clone()
-        changed[:, t + 1 :] = 100 * torch.randn_like(changed[:, t + 1 :])
-        after, _ = context(changed)
-        torch.testing.assert_close(after[:, : t + 1], before[:, : t + 1], rtol=0, atol=1e-12)
-        assert (after[:, t + 1] != before[:, t + 1]).any(-1).all()
 
 
 @pytest.mark.parametrize(
@@ -143,18 +133,14 @@ def test_dropout_acts_in_training_alone(name: str) -> None:
     assert torch.equal(context(z)[0], context(z)[0])
 
 
-def test_empty_chunk_at_the_start_is_no_start(context: Context) -> None:
-    contexts, state = context(latents(2, 0))
-    assert contexts.shape == (2, 0, context.dim)
-    assert state is None
-
-
 def test_autocast_to_bfloat16_trains_and_streams(context: Context) -> None:
     context.float()
     z = latents(2, 10).float()
     whole, _ = context(z)
     with torch.autocast("cpu", torch.bfloat16):
-        chunk_contexts, _ = encode_in_chunks(context, z.bfloat16(), [4, 6])
+        chunk_contexts, state = encode_in_chunks(context, z.bfloat16(), [4, 6])
+    if isinstance(context, StateSpace):
+        assert state[0].dtype == torch.float32, "a long recurrence needs its precision"
     torch.testing.assert_close(chunk_contexts.float(), whole, rtol=0, atol=0.1)
     chunk_contexts.float().square().sum().backward()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in context.parameters())
@@ -164,21 +150,17 @@ def test_connecting_twice(context: Context) -> None:
     before = [each.clone() for each in context.parameters()]
     context.connect(INPUT_DIM)
     assert all(torch.equal(x, y) for x, y in zip(before, context.parameters(), strict=True))
-    with pytest.raises(ValueError, match="=6 must be 5"):
-        context.connect(6)
+    refuses("=6 must be 5", context.connect, 6)
 
 
 @pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
 def test_use_before_connecting(build: Callable[[], Context]) -> None:
-    with pytest.raises(ValueError, match="connect"):
-        build()(latents())
+    refuses("connect", build(), latents())
 
 
 def test_wrong_input(context: Context) -> None:
-    with pytest.raises(ValueError, match=r"of the shape \[B, T, 5\]"):
-        context(torch.zeros(2, 3, 7))
-    with pytest.raises(ValueError, match="input_dim"):
-        GRU(4).connect(0)
+    refuses(r"of the shape \[B, T, 5\]", context, torch.zeros(2, 3, 7))
+    refuses("input_dim", GRU(4).connect, 0)
 
 
 @pytest.mark.usefixtures("unchecked_types")  # as users run: the type checker would speak first
@@ -216,8 +198,7 @@ def test_a_state_is_widened_but_not_rounded(context: Context) -> None:
     rounded = tuple(each.bfloat16() for each in state)
     assert torch.equal(context(z, rounded)[0], context(z, tuple(each.double() for each in rounded))[0])
     context.float()
-    with pytest.raises(ValueError, match=r"float64 .* takes \(torch.float32 "):
-        context(z.float(), state)
+    refuses(r"float64 .* takes \(torch.float32 ", context, z.float(), state)
 
 
 def test_identity_remembers_nothing() -> None:
@@ -227,7 +208,5 @@ def test_identity_remembers_nothing() -> None:
     assert context.dim == INPUT_DIM
     assert torch.equal(contexts, z)
     assert torch.equal(context(z[:, 5:], state)[0], z[:, 5:])
-    with pytest.raises(ValueError, match="for 2 sequences this Identity takes"):
-        context(z[:2], state)
-    with pytest.raises(ValueError, match="must be 5"):
-        context.connect(4)
+    refuses("for 2 sequences this Identity takes", context, z[:2], state)
+    refuses("must be 5", context.connect, 4)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from einops import rearrange
+from refusals import refuses
 from torch import nn
 
 from cpc.contexts import PixelCNN
@@ -91,7 +92,6 @@ def test_images_of_a_batch_do_not_see_each_other() -> None:
     context, order = connected(), torch.tensor([2, 0, 1])
     z = torch.randn(3, H, W, D)
     torch.testing.assert_close(context(z)[0][order], context(z[order])[0])
-    assert torch.equal(context(z[:1])[0], context(z[:1].clone())[0])
 
 
 def test_sequences_are_columns_with_their_images_side_by_side() -> None:
@@ -222,31 +222,23 @@ def test_a_sliding_trunk_says_how_many_rows_share_pixels() -> None:
             reached += moved.nonzero()[:, 0].tolist()
     assert max(reached) - row == row - min(reached) == encoder.overlapping_rows
     encoder.trunk.receptive_field = None
-    with pytest.raises(ValueError, match="limited receptive_field"):
-        PatchEncoder(encoder.trunk, 16, 8, fully_convolutional=True)
+    refuses("limited receptive_field", PatchEncoder, encoder.trunk, 16, 8, fully_convolutional=True)
 
 
 def test_mistakes_are_named() -> None:
     for directions in ((), ("down", "down"), ("north",)):
-        with pytest.raises(ValueError, match="down, up, right, left"):
-            PixelCNN(8, directions=directions)
+        refuses("down, up, right, left", PixelCNN, 8, directions=directions)
     context = connected()
-    with pytest.raises(ValueError, match="takes no state"):
-        context(torch.randn(B, H, W, D), (torch.zeros(B),))
-    with pytest.raises(ValueError, match=r"of the shape \[B, H, W, 6\]"):
-        context(torch.randn(B, H, W, 5))
-    with pytest.raises(ValueError, match="skip_steps=-1"):
-        model(-1)
-    with pytest.raises(ValueError, match="a prediction 5 ahead needs at least 6"):
-        model(4).loss(torch.randn(B, 1, 12, 12))
-    with pytest.raises(ValueError, match="smaller than patch_size=4"):
-        model(1).loss(torch.randn(B, 1, 3, 3))
+    refuses("takes no state", context, torch.randn(B, H, W, D), (torch.zeros(B),))
+    refuses(r"of the shape \[B, H, W, 6\]", context, torch.randn(B, H, W, 5))
+    refuses("skip_steps=-1", model, -1)
+    refuses("a prediction 5 ahead needs at least 6", model(4).loss, torch.randn(B, 1, 12, 12))
+    refuses("smaller than patch_size=4", model(1).loss, torch.randn(B, 1, 3, 3))
     with pytest.raises(ValueError, match=r"leave out the last 1 pixels of images of 13: set `image_size` to 12 or 14"):
         model(1).loss(torch.randn(B, 1, 13, 13))
     trunk = MeanColour()
     trunk.stride = 3
-    with pytest.raises(ValueError, match="must be multiples of 3"):
-        PatchEncoder(trunk, patch_size=4, stride=2, fully_convolutional=True)
+    refuses("must be multiples of 3", PatchEncoder, trunk, patch_size=4, stride=2, fully_convolutional=True)
 
 
 def test_a_grid_of_one_column_keeps_its_directions() -> None:

@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from refusals import refuses
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
@@ -26,8 +27,7 @@ has_compiler = pytest.mark.skipif(compiled(SOURCE) is None, reason="no C compile
 
 @pytest.mark.parametrize("network", [GRU, LSTM])
 def test_bad_arguments(network: type[GRU] | type[LSTM]) -> None:
-    with pytest.raises(ValueError, match=r"dropout=0\.1 acts between layers"):
-        network(8, dropout=0.1)
+    refuses(r"dropout=0\.1 acts between layers", network, 8, dropout=0.1)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 5e-6)])

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from oracles import transformer_layer
+from refusals import refuses
 
 from cpc.contexts import CausalTransformer
 from cpc.contexts.transformer import TransformerLayer, attend, rotate
@@ -54,13 +55,5 @@ def test_a_stream_stays_exact_however_long() -> None:
     torch.testing.assert_close(far_out[:, -1], start_output, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"dim": 10, "num_heads": 4}, "dim=10 is not a multiple of 2 . num_heads, with num_heads=4"),
-        ({"dim": 12, "num_heads": 4}, "is not a multiple of"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CausalTransformer(**arguments)
+def test_heads_of_an_odd_width_are_refused() -> None:
+    refuses("dim=12 is not a multiple of 2 . num_heads, with num_heads=4", CausalTransformer, 12, num_heads=4)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.data.batch import Batch
 from cpc.data.store.contents import _say_once
@@ -48,14 +49,12 @@ def test_a_gpu_that_is_there_and_cannot_be_used_is_an_error(monkeypatch: pytest.
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", refuse)
-    with pytest.raises(ValueError, match=r"^`device`=auto cannot be used: CUDA error: out of memory; `cpc doctor`"):
-        find_device("auto")
+    refuses(r"^`device`=auto cannot be used: CUDA error: out of memory; `cpc doctor`", find_device, "auto")
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "mps", "cuda:", "cuda:-1", "cpu:0", " cuda", "cuda\n"])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="must be auto, cpu, cuda or cuda:N"):
-        find_device(name)
+    refuses("must be auto, cpu, cuda or cuda:N", find_device, name)
 
 
 def test_a_batch_keeps_on_the_host_what_the_host_reads() -> None:

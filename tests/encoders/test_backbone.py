@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 import torchvision
+from refusals import refuses
 from torch import Tensor, nn
 
 from cpc.config.description import build, describe
@@ -37,8 +38,7 @@ def test_dim_and_stride_are_what_comes_out(name: str, layer: str, dim: int, stri
 
 
 def test_batch_norm_is_refused_by_the_name_of_its_layers() -> None:
-    with pytest.raises(ValueError, match=r"batch norm .*bn1, .*layer1.0.bn1.*allow_batch_norm"):
-        PatchEncoder(Backbone("resnet18", "layer3"), 64, 32)
+    refuses(r"batch norm .*bn1, .*layer1.0.bn1.*allow_batch_norm", PatchEncoder, Backbone("resnet18", "layer3"), 64, 32)
     leaks = PatchEncoder(Backbone("resnet18", "layer3", allow_batch_norm=True), 64, 32).trunk
     x = torch.randn(4, 3, 64, 64)
     assert not torch.allclose(leaks(x)[:2], leaks(x[:2]), atol=1e-3)
@@ -78,8 +78,7 @@ def test_a_module_is_taken_with_its_weights() -> None:
     assert all(name.startswith("features.") for name in third.state_dict())
     network = nn.Sequential(nn.Conv2d(1, 5, 4, 4), nn.ReLU())  # gives a map by itself
     assert Backbone(network, num_channels=1).features is network
-    with pytest.raises(ValueError, match=r"ResNet does not store its argument 'block' in an attribute"):
-        describe(third)
+    refuses(r"ResNet does not store its argument 'block' in an attribute", describe, third)
 
 
 class Branching(nn.Module):
@@ -105,38 +104,29 @@ class Kept(nn.Module):
 
 def test_a_module_that_keeps_its_arguments_is_built_again() -> None:
     backbone = Backbone(Kept(6))
-    with pytest.raises(ValueError, match="outside the trusted packages cpc"):
-        build(describe(backbone))
+    refuses("outside the trusted packages cpc", build, describe(backbone))
     again = build(json.loads(json.dumps(describe(backbone))), trusted_packages=("cpc", "tests", Kept.__module__))
     again.load_state_dict(backbone.state_dict())
     x = torch.randn(2, 3, 16, 16)
     assert torch.equal(again(x), backbone(x))
 
 
-@pytest.mark.parametrize(
-    ("network", "options", "message"),
-    [
-        ("resnet19", {}, "no classification network 'resnet19'; one of timm"),
-        (SMALL, {"layer": "layer9"}, "layer='layer9' is not a submodule of squeezenet1_1; it has features, classifier"),
-        (SMALL, {}, r"squeezenet1_1 gives \(1, 1000\).*not a map .*set layer"),
-        (resnet(), {"num_channels": 1}, "ResNet cannot encode 224 x 224 pixels with num_channels=1: Invalid channel"),
-        (Branching(), {"layer": "features"}, "Branching cannot be cut at 'features'"),
-        (nn.AdaptiveAvgPool2d(7), {}, r"gives \(1, 3, 7, 7\) .*, not a map"),
-    ],
-)
-def test_bad_input_is_named(network: str | nn.Module, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Backbone(network, **options)
+def test_bad_input_is_named() -> None:
+    refuses("no classification network 'resnet19'; one of timm", Backbone, "resnet19")
+    words = "layer='layer9' is not a submodule of squeezenet1_1; it has features, classifier"
+    refuses(words, Backbone, SMALL, "layer9")
+    refuses(r"squeezenet1_1 gives \(1, 1000\).*not a map .*set layer", Backbone, SMALL)
+    words = "ResNet cannot encode 224 x 224 pixels with num_channels=1: Invalid channel"
+    refuses(words, Backbone, resnet(), num_channels=1)
+    refuses("Branching cannot be cut at 'features'", Backbone, Branching(), "features")
 
 
 def test_networks_of_tokens_and_of_channels_last_are_refused() -> None:
     tokens = torchvision.models.VisionTransformer(224, 32, 1, 2, hidden_dim=8, mlp_dim=8)
-    with pytest.raises(ValueError, match=r"VisionTransformer cannot encode|not a map"):
-        Backbone(tokens)
+    refuses(r"VisionTransformer cannot encode|not a map", Backbone, tokens)
     swin = torchvision.models.SwinTransformer([4, 4], 8, [1, 1], [1, 1], [7, 7])
     assert (Backbone(swin, "permute").dim, Backbone(swin, "permute").stride) == (16, 8)
-    with pytest.raises(ValueError, match=r"gives \(1, 28, 28, 16\).*not a map \[n, D, h, w\]"):
-        Backbone(swin, "features")
+    refuses(r"gives \(1, 28, 28, 16\).*not a map \[n, D, h, w\]", Backbone, swin, "features")
 
 
 @pytest.mark.parametrize(("name", "channels", "dim"), [("convnext_atto", 3, 320), ("resnet10t", 1, 512)])
@@ -157,7 +147,5 @@ def test_timms_last_map_is_taken_by_name_and_built_again(name: str, channels: in
 
 def test_timms_networks_without_a_map_or_of_unknown_names_are_refused() -> None:
     pytest.importorskip("timm")
-    with pytest.raises(ValueError, match="cannot encode"):
-        Backbone("timm/vit_tiny_patch16_224")
-    with pytest.raises(ValueError, match=r"timm has no network 'resnet19'; timm\.list_models"):
-        Backbone("timm/resnet19")
+    refuses("cannot encode", Backbone, "timm/vit_tiny_patch16_224")
+    refuses(r"timm has no network 'resnet19'; timm\.list_models", Backbone, "timm/resnet19")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.encoders import FrameEncoder
 
@@ -23,34 +24,24 @@ def test_a_latent_sees_its_own_stack_alone(encoder: FrameEncoder) -> None:
 
 
 def test_layers_are_torchs_convolutions(encoder: FrameEncoder) -> None:
+    """Each channel is standardised before its ReLU, as initialised."""
     encoder.double().set_statistics(0.25, 0.5)
-    x = torch.randint(0, 256, (1, 1, 2, 20, 16), dtype=torch.uint8)
-    hidden = (x[0].double() / 255 - 0.25) / 0.5
-    for layer, stride in zip(encoder.layers, (2, 1), strict=True):
-        hidden = torch.nn.functional.conv2d(hidden, layer.weight, layer.bias, stride).relu()
-    flat = hidden.permute(0, 2, 3, 1).flatten(1)
-    torch.testing.assert_close(encoder(x)[0], encoder.projection(flat))
-
-
-def test_initialisation_standardises_channels(encoder: FrameEncoder) -> None:
-    encoder.set_statistics(0.5, 0.3)
     x = torch.randint(0, 256, (4, 8, 2, 20, 16), dtype=torch.uint8)
     encoder.initialise_from(x)
-    hidden = encoder._pixels(x)
-    for layer in encoder.layers:
-        before = layer._convolve(hidden, layer.weight * layer.scale.reshape(-1, 1, 1, 1), layer.bias)
-        std, mean = torch.std_mean(before, (0, 1, 2))
+    hidden = (x.flatten(0, 1).double() / 255 - 0.25) / 0.5
+    for layer, stride in zip(encoder.layers, (2, 1), strict=True):
+        scaled = layer.scale.reshape(-1, 1, 1, 1) * layer.weight
+        hidden = torch.nn.functional.conv2d(hidden, scaled, layer.bias, stride)
+        std, mean = torch.std_mean(hidden, (0, 2, 3))
         torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-4, rtol=0)
         torch.testing.assert_close(std, torch.ones_like(std), atol=1e-3, rtol=0)
-        hidden = layer(hidden)
+        hidden = hidden.relu()
+    flat = hidden.permute(0, 2, 3, 1).flatten(1)
+    torch.testing.assert_close(encoder(x).flatten(0, 1), encoder.projection(flat))
 
 
 def test_bad_arguments(encoder: FrameEncoder) -> None:
-    with pytest.raises(ValueError, match=r"need one entry per layer"):
-        FrameEncoder(widths=(4,))
-    with pytest.raises(ValueError, match="the size after the last layer"):
-        FrameEncoder((7, 30))
-    with pytest.raises(ValueError, match=r"frames is .* of the shape \[B, T, 2, 20, 16\]"):
-        encoder(torch.zeros(1, 1, 1, 20, 16))
-    with pytest.raises(ValueError, match="cannot standardise observations: are they constant"):
-        encoder.set_statistics(0.5, 0.0)
+    refuses(r"need one entry per layer", FrameEncoder, widths=(4,))
+    refuses("the size after the last layer", FrameEncoder, (7, 30))
+    refuses(r"frames is .* of the shape \[B, T, 2, 20, 16\]", encoder, torch.zeros(1, 1, 1, 20, 16))
+    refuses("cannot standardise observations: are they constant", encoder.set_statistics, 0.5, 0.0)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.encoders import SignalEncoder
 
@@ -131,26 +132,17 @@ def test_initialisation_standardises_every_layer() -> None:
         hidden, is_known = layer.rectified(outputs, is_known)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kernels": (2,), "strides": (4,)}, "are shorter than strides"),
-        ({"kernels": (4, 4), "strides": (4,)}, "need one entry per layer"),
-        ({"kernels": (), "strides": ()}, "need one entry per layer"),
-    ],
-)
-def test_refusals(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SignalEncoder(3, **options)
+def test_refusals() -> None:
+    refuses("are shorter than strides", SignalEncoder, 3, kernels=(2,), strides=(4,))
+    refuses("need one entry per layer", SignalEncoder, 3, kernels=(4, 4), strides=(4,))
+    refuses("need one entry per layer", SignalEncoder, 3, kernels=(), strides=())
 
 
 def test_refused_signals_and_statistics() -> None:
     made = SignalEncoder(3)
     for shape in ((2, 10, 2), (1, 0, 3)):
-        with pytest.raises(ValueError, match=r"of the shape \[batch, samples, 3\]|have no sample"):
-            made(torch.zeros(shape))
-    with pytest.raises(ValueError, match="must be finite"):
-        made.set_statistics([0.0, 0.0, math.nan], 1.0)
+        refuses(r"of the shape \[batch, samples, 3\]|have no sample", made, torch.zeros(shape))
+    refuses("must be finite", made.set_statistics, [0.0, 0.0, math.nan], 1.0)
     made.set_statistics([1.0, 2.0, 3.0], [1.0, 0.0, 2.0], [0.0, 0.1, 0.5])  # a constant channel keeps deviation 1
     assert made.input_std.tolist() == [1, 1, 2]
     assert made.input_floor.tolist() == pytest.approx([1, 0.1, 0.25])

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 import cpc
 from cpc.contexts import GRU
@@ -106,8 +107,7 @@ def test_number_of_latents_at_every_length(name: str) -> None:
         assert isinstance(num_latents, int)
         assert num_latents == announced[length - 1]
         if num_latents < 1:
-            with pytest.raises(ValueError, match=f"^{length} samples are too few"):
-                encoder(x[:, :length])
+            refuses(f"^{length} samples are too few", encoder, x[:, :length])
         else:
             assert encoder(x[:, :length]).shape == (1, num_latents, encoder.dim)
 
@@ -151,8 +151,7 @@ def test_statistics_standardise_the_input(build: type[Encoder]) -> None:
     again.load_state_dict(standardising.state_dict())
     assert torch.equal(again(x), standardising(x))
     for mean, std in ((0.0, 0.0), (math.nan, 1.0), (0.0, math.inf)):
-        with pytest.raises(ValueError, match="cannot standardise"):
-            plain.set_statistics(mean, std)
+        refuses("cannot standardise", plain.set_statistics, mean, std)
 
 
 def test_silence_is_finite(encoder: Encoder) -> None:
@@ -182,16 +181,8 @@ def test_contexts_train_on_fixed_features() -> None:
     assert all(each.grad is not None and each.grad.any() for each in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("build", "arguments", "message"),
-    [
-        (LogMel, {"window_samples": 100}, "window_samples=100 must exceed"),
-        (LogMel, {"window_samples": 401}, "even number"),
-        (LogMel, {"num_mels": 128}, "num_mels=128: bands are too narrow"),
-        (MFCC, {"num_coefficients": 41}, "num_coefficients`=41"),
-        (MFCC, {"hop_samples": 161}, "even number"),
-    ],
-)
-def test_bad_arguments(build: type[Encoder], arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(**arguments)
+def test_bad_arguments() -> None:
+    refuses("window_samples=100 must exceed", LogMel, window_samples=100)
+    refuses("even number", LogMel, window_samples=401)
+    refuses("num_mels=128: bands are too narrow", LogMel, num_mels=128)
+    refuses("num_coefficients`=41", MFCC, num_coefficients=41)

@@ -133,17 +133,11 @@ def test_what_cannot_be_measured_is_named(
     measure: Callable[..., Any], model: cpc.CPC, manifest: Path, tmp_path: Path
 ) -> None:
     for options, message in (
-        ({"num_batches": 0}, "`num_batches`=0 must be at least 1"),
         ({"negatives": ["all"]}, "`negatives`='all' is not one of mixed"),
         ({"image_size": 64}, "`image_size` is not an option of audio, the data of this model"),
         ({"estimators": ["leave_one_out"]}, "estimators`='leave_one_out' is not one of info_nce, nwj"),
-        ({"estimators": ["anchor"]}, "estimators`='anchor' is not one of info_nce, nwj"),
-        ({"num_negatives": [0]}, "`num_negatives`=0 must be at least 1"),
         ({"negatives": ["sequence_only"], "estimators": ["tuba"]}, "'tuba', whose baseline .* there is only one"),
-        (
-            {"negatives": ["mixed_excluding"], "batch_size": 2, "estimators": ["tuba"]},
-            "needs more of `batch_size`: the number of other sequences=1",
-        ),
+        ({"batch_size": 2, "estimators": ["tuba"]}, "needs more of `batch_size`: the number of other sequences=1"),
     ):
         refuses(message, measure, **options)
     save_pretrained(model, tmp_path / "unknown")
@@ -159,8 +153,6 @@ def test_what_cannot_be_measured_is_named(
     ("path", "message"),
     [
         ("tests.modality.Mine", r"outside the trusted packages cpc.*`trusted_packages` cpc tests"),
-        ("cpc.data.Sounds", "there is no class cpc.data.Sounds"),
-        ("cpc.encoders.AudioEncoder", "cpc.encoders.AudioEncoder is not a Modality"),
         ("cpc.data.Modality", "cpc.data.Modality is not a Modality"),
         (7, "does not describe the training data"),
     ],
@@ -219,20 +211,16 @@ def test_any_strategy_estimator_and_number_of_candidates(measure: Callable[..., 
 
 
 def test_readings_go_through_the_losss_rows(corpus: RecordingCorpus, model: cpc.CPC) -> None:
-    """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
-    held_out = HeldOut(corpus, DATA, "mixed", num_batches=4)
+    """InfoNCE, read from the scores, is the tally's for every strategy."""
     strategies = ("mixed", "mixed_excluding", "same_speaker")
     generators = {EvalProtocol(strategy, None): torch.Generator() for strategy in strategies}
     estimates = HeldOutEstimates(model, ["info_nce"], generators)
-    bounds = held_out_bounds(model, held_out, generators, on_protocol=estimates)
+    bounds = held_out_bounds(model, HeldOut(corpus, DATA, "mixed", 4), generators, on_protocol=estimates)
     for measure, bound in bounds.items():
         record = estimates.record(measure, "info_nce", "valid")
         assert record["num_candidates"] == pytest.approx(bound.num_candidates)
-        for name in ("num_rows", "num_batches", "split"):
-            assert record[name] == getattr(bound, name)
         assert record["estimate_nats"] == pytest.approx(bound.mi_bound_nats, abs=1e-5)
-        assert record["standard_error_nats"] == pytest.approx(bound.standard_error_nats, rel=1e-3)
-        assert record["reading"] == bound.reading
+        assert (record["num_rows"], record["num_batches"]) == (bound.num_rows, bound.num_batches)
 
 
 def test_a_number_of_speakers_that_no_batch_has_is_refused(

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cpc_audio_checkpoint import DIM, NUM_STEPS, SHAPES, WIDTH, random_weights, save
-from refusals import refuses
+from refusals import Code, refuses
 from torch import Tensor, nn
 
 import cpc
@@ -115,14 +115,9 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     legacy.write_bytes(legacy.read_bytes()[:-200])
     refuses(r"legacy.pt: is damaged", import_checkpoint, legacy, out=tmp_path / "model")
-    torch.save({"gEncoder": Code()}, legacy, _use_new_zipfile_serialization=False)
+    torch.save({"gEncoder": Code(tmp_path / "run")}, legacy, _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match=r"legacy.pt: is damaged, or holds objects that could run code"):
         import_checkpoint(legacy, out=tmp_path / "model")
-
-
-class Code:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return print, ("run",)
 
 
 def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
@@ -136,21 +131,17 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         (missing, None, "the weight gEncoder.conv3.bias is missing"),
         (no_ar, {"arMode": "no_ar"}, "arMode='no_ar' is not one of GRU, LSTM"),
         (no_ar, None, "the weight gAR.baseNet.weight_hh_l0 is missing"),
-        (weights, {"arMode": "transformer"}, "arMode='transformer'"),
         (weights, {"encoder_type": "mfcc"}, "encoder_type='mfcc' is not one of cpc"),
         (weights, {"cpc_mode": "reverse"}, "cpc_mode='reverse'"),
-        (weights, {"nPredicts": 0}, "nPredicts=0 must be a whole number of at least 1"),
         (random_weights("RNN", "ID")[0], None, "=1.0 is not one of 3, 4"),
         (instance, None, "cpc has no instance norm"),
         (wrong, None, "do not fit a ConvLayer of cpc: size mismatch for weight"),
         (weights | {"gEncoder.conv5.weight": torch.zeros(1)}, None, "cpc does not have: gEncoder.conv5.weight"),
         ([1], None, "must map names to tensors"),
-        ({0: torch.zeros(1)}, None, "must map names to tensors"),
         (weights, {"nPredicts": 12}, "the number of predictors=5 is not one of 0, 12"),
         (weights, {"nPredicts": 10**9}, "nPredicts=1000000000 must be at least 1 and at most 1024"),
         (weights | {"gEncoder.conv0.weight": torch.tensor(0.0)}, None, r"conv0.weight has the shape \[\], which"),
         (weights | {"gAR.baseNet.weight_hh_l0": torch.tensor(0.0)}, None, r"weight_hh_l0 has the shape \[\], which"),
-        (weights | {"gEncoder.conv1.bias": torch.zeros(3)}, None, r"conv1.bias has the shape \[3\], which"),
         (batch_norm | {"gEncoder.batchNorm2.running_var": torch.ones(3)}, None, r"running_var has the shape \[3\]"),
         (weights | {"gEncoder.conv0.bias": torch.full((DIM,), torch.nan)}, None, "not finite, in encoder"),
     ]
@@ -165,7 +156,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         (whole[:-2000], "cut off"),
         (bytes(damaged), r"x.pt cannot be read: cut off, damaged"),
         (b"<!DOCTYPE html><title>404 Not Found</title>", r"no checkpoint at all: it begins with b'<!DOCTYPE"),
-        ({"gEncoder": Code()}, "could run code"),
+        ({"gEncoder": Code(tmp_path / "code")}, "could run code"),
         ({"state_dict": {}}, "holds neither `gEncoder` nor `weights`"),
     ):
         torch.save(content, path)

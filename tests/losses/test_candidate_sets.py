@@ -5,12 +5,10 @@ import weakref
 import pytest
 import torch
 from einops import repeat
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cpc.candidates import STRATEGIES, allowed_matrix
 from cpc.losses import candidate_sets
-from cpc.losses.candidate_sets import Plan, Share, plan
+from cpc.losses.candidate_sets import Plan, plan
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import blocks
 from cpc.losses.engine.blocks import Block, layout_of, split_scores
@@ -40,63 +38,6 @@ def test_shut_out_sequences_are_not_scored() -> None:
     assert sizes["mixed"] == sizes["mixed_excluding"] == whole
     assert sizes["same_speaker"] == sizes["same_speaker_excluding"] == [(3 * (T - 2), 3 * T)] * 2
     assert sizes["sequence_only"] == [(T - 2, T)] * B
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000))
-def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    num_rows, num_candidates = 12, 20
-    allowed = torch.rand(4, 4, generator=generator) < 0.4
-    row_sequence = torch.randint(4, (num_rows,), generator=generator)
-    candidate_sequence = torch.randint(4, (num_candidates,), generator=generator)
-    pool = allowed[:, candidate_sequence] & (torch.rand(num_candidates, generator=generator) < 0.8)
-    positives = torch.randint(num_candidates, (num_rows,), generator=generator)
-    has_pool = pool[row_sequence].any(1)
-    row_sequence, positives = row_sequence[has_pool], positives[has_pool]
-    if len(positives) == 0:
-        return
-    negatives = torch.multinomial(pool[row_sequence].float(), 3, replacement=True, generator=generator)
-    seen = torch.zeros(len(positives), dtype=torch.long)
-    for block in split_scores(pool, row_sequence, positives):
-        rows = torch.arange(len(positives)) if block.rows is None else block.rows
-        columns = torch.arange(num_candidates) if block.columns is None else block.columns
-        seen[rows] += 1
-        assert torch.equal(columns[block.positives[:, 0]], positives[rows])
-        assert torch.equal(columns[block.columns_of(negatives)], negatives[rows])
-        for i, row in enumerate(rows.tolist()):
-            mask = (
-                torch.ones(len(columns), dtype=torch.bool)
-                if block.candidate_mask is None
-                else block.candidate_mask[block.sequence[i]]
-            )
-            met = set(columns[mask].tolist()) - {positives[row].item()}
-            assert met == set(pool[row_sequence[row]].nonzero()[:, 0].tolist()) - {positives[row].item()}
-    assert (seen == 1).all()
-
-
-@pytest.mark.parametrize("steps", [(1, 2, 3), (2, 5)])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int, ...]) -> None:
-    """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
-    geometry, lengths = Geometry((6,), ("",), steps), torch.tensor([6, 2, 5, 6, 4, 6])
-    everyone = Sequences(geometry, lengths, torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    whole, _ = plan(strategy, everyone)
-    for rank in range(2):
-        share = Share(rank, (3, 3))
-        part, _ = plan(strategy, everyone, share)
-        mine = whole.sequence // 3 == rank
-        assert torch.equal(part.positive_index, whole.positive_index[mine])
-        assert torch.equal(part.step, whole.step[mine])
-        assert torch.equal(layout_of(part).num_negatives, layout_of(whole).num_negatives[mine])
-        assert torch.equal(part.candidate_mask, whole.candidate_mask[3 * rank : 3 * rank + 3])
-        assert torch.equal(part.weight, 2 * whole.weight[mine])
-        for is_shared in (False, True):
-            ours, all_draws = (
-                plan(strategy, everyone, each, 5, is_shared)[1].draw(torch.Generator().manual_seed(7))
-                for each in (share, None)
-            )
-            assert torch.equal(ours, all_draws[mine])
 
 
 def test_batches_alike_share_a_plan() -> None:

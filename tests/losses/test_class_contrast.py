@@ -5,6 +5,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.bounds import BoundTally
 from cpc.candidates.class_table import ClassTable
@@ -73,10 +74,8 @@ def test_a_step_without_rows_is_left_out() -> None:
     assert found.loss.item() == pytest.approx(math.log(5))
     with pytest.raises(ValueError, match="no latent of the batch is followed by a known class"):
         contrast_of(classes, queries, torch.full((1, 4), -100))
-    with pytest.raises(ValueError, match="num_latents=4 must count latents, from 0 to 3"):
-        contrast_of(classes, queries, labels, [4])
-    with pytest.raises(ValueError, match="the number of labels=3 must be at least 4"):
-        contrast_of(classes, queries, labels[:, :3])
+    refuses("num_latents=4 must count latents, from 0 to 3", contrast_of, classes, queries, labels, [4])
+    refuses("the number of labels=3 must be at least 4", contrast_of, classes, queries, labels[:, :3])
 
 
 def test_all_steps_ahead_see_one_refresh_of_the_table() -> None:

@@ -133,15 +133,8 @@ def test_equal_scores_have_closed_forms(objective: str, correction: str) -> None
     targets, m = torch.tensor([0, 5]), 3
     log_count = torch.full((m,), math.log(m / N))
     draw = Draw(torch.tensor([1, 2, 2]), log_count, torch.full((2,), math.log(m / N)))
-    is_full = not OBJECTIVES[objective].hits
-    found = class_loss(
-        torch.zeros(2, D),
-        torch.zeros(N, D),
-        targets,
-        None if is_full else draw,
-        objective=objective,
-        correction=correction,
-    )
+    given = draw if OBJECTIVES[objective].hits else None
+    found = class_loss(torch.zeros(2, D), torch.zeros(N, D), targets, given, objective=objective, correction=correction)
     odds = N / m  # exp G of every class, after the correction
     expected = {
         ("full_softmax", "none"): math.log(N),
@@ -190,7 +183,7 @@ def test_no_candidate_left_is_no_loss() -> None:
 
 
 ONE = torch.tensor([3, 4])
-COUNTS, ABSENT, ROWS = torch.zeros(2), torch.tensor([0.0, -torch.inf]), torch.zeros(3, 4).long()
+COUNTS, ABSENT = torch.zeros(2), torch.tensor([0.0, -torch.inf])
 SAMPLED = {"objective": "sampled_softmax"}
 
 
@@ -202,30 +195,12 @@ SAMPLED = {"objective": "sampled_softmax"}
         (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "full_softmax"}, "scores every class: give no draw"),
         (ONE, None, {"correction": "posterior"}, "correction='posterior': full_softmax accepts none"),
         (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "nce", "correction": "importance"}, "nce accepts posterior"),
-        (
-            ONE,
-            Draw(torch.tensor([3, 1]), COUNTS, COUNTS),
-            SAMPLED,
-            "holds a row's own target, but .* only hits=remove or exclude",
-        ),
-        (
-            ONE,
-            Draw(ONE - 3, COUNTS, ABSENT),
-            SAMPLED,
-            "log_count_targets of target 4 is -inf: correction='posterior' nee",
-        ),
+        (ONE, Draw(torch.tensor([3, 1]), COUNTS, COUNTS), SAMPLED, "own target, but .* only hits=remove or exclude"),
+        (ONE, Draw(ONE - 3, COUNTS, ABSENT), SAMPLED, "targets of target 4 is -inf: correction='posterior' needs"),
         (ONE, Draw(ONE - 3, ABSENT, COUNTS), {"objective": "nce"}, "log_count_sampled is -inf or nan"),
-        (
-            ONE,
-            Draw(ROWS, ROWS.float(), COUNTS),
-            {"objective": "nce"},
-            r"ids of .* shape \[3, 4\]; .* of the shape \[2, m\]",
-        ),
-        (ONE, Draw(ONE, COUNTS, torch.zeros(3)), {"objective": "nce"}, r"log_count_targets is .* of the shape \[3\]"),
         (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9, but the 9 classes have the numbers 0 to 8"),
         (torch.tensor([3, -1]), None, {}, "row 1 has no target"),
         (torch.tensor([[3, -1, -1], [4, 2, 4]]), None, {}, "row 1 names class 4 twice"),
-        (ONE, None, {"weight": torch.zeros(3)}, r"weight is torch.float32 of the shape \[3\]; .* of the shape \[2\]"),
     ],
 )
 def test_bad_input_is_named(targets: Tensor, draw: Draw | None, options: dict, message: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from oracles import assert_rows, contrast_rows
+from refusals import refuses
 from torch import Tensor
 
 from cpc.bounds import BoundTally
@@ -139,20 +140,15 @@ def test_a_model_predicts_its_steps(build: Any, generator: torch.Generator) -> N
 @pytest.mark.parametrize("steps", [[], [0], [-1, 2], [2, 2], [3, 1], [True], [1.0], 14])
 def test_steps_that_are_none(steps: list[Any]) -> None:
     words = "must be increasing whole numbers of at least 1"
-    with pytest.raises(ValueError, match=rf"^`predictor.steps`=.* {words}"):
-        Bilinear(steps=steps)
-    with pytest.raises(ValueError, match=rf"^steps=.* {words}"):
-        contrast(torch.zeros(1, B, T, D), torch.zeros(B, T, D), steps=steps)
+    refuses(rf"^`predictor.steps`=.* {words}", Bilinear, steps=steps)
+    refuses(rf"^steps=.* {words}", contrast, torch.zeros(1, B, T, D), torch.zeros(B, T, D), steps=steps)
 
 
 def test_steps_that_do_not_fit_each_other_or_the_sequences() -> None:
-    with pytest.raises(ValueError, match=r"num_steps`=12 is not one of None, 1"):
-        Bilinear(12, steps=[14])
+    refuses(r"num_steps`=12 is not one of None, 1", Bilinear, 12, steps=[14])
     queries, latents = torch.zeros(1, B, T, D), torch.zeros(B, T, D)
-    with pytest.raises(ValueError, match=r"steps=\[1, 2\] are 2 steps for 1 queries"):
-        contrast(queries, latents, steps=[1, 2])
-    with pytest.raises(ValueError, match=r"11 latents, but a prediction 11 ahead .*`predictor.steps`"):
-        contrast(queries, latents, steps=[11])
+    refuses(r"steps=\[1, 2\] are 2 steps for 1 queries", contrast, queries, latents, steps=[1, 2])
+    refuses(r"11 latents, but a prediction 11 ahead .*`predictor.steps`", contrast, queries, latents, steps=[11])
 
 
 def test_descriptions_from_before_steps_are_those_of_today() -> None:

@@ -25,14 +25,8 @@ def test_equals_the_loop_reference(num_queries: int, num_candidates: int, dim: i
         [j for j in range(num_candidates) if j != p and bool(allowed[b, candidate_sequence[j]]) and bool(valid[j])]
         for b, p in zip(query_sequence.tolist(), positives.tolist(), strict=True)
     ]
-    arguments = {
-        "query_sequence": query_sequence,
-        "candidate_sequence": candidate_sequence,
-        "allowed": allowed,
-        "valid": valid,
-        "log_count": log_count,
-        "temperature": 0.5,
-    }
+    arguments = {"query_sequence": query_sequence, "candidate_sequence": candidate_sequence, "allowed": allowed}
+    arguments |= {"valid": valid, "log_count": log_count, "temperature": 0.5}
     if any(not members for members in sets):
         with pytest.raises(ValueError, match="no negative"):
             info_nce(queries, candidates, positives, **arguments)
@@ -52,15 +46,8 @@ def test_given_negatives_may_lie_outside_the_pool() -> None:
     queries, candidates = torch.randn(4, 5, generator=generator), torch.randn(8, 5, generator=generator)
     positives, negatives = torch.tensor([0, 1, 4, 7]), torch.tensor([[6, 6], [6, 3], [0, 1], [2, 6]])
     sequence = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
-    result = info_nce(
-        queries,
-        candidates,
-        positives,
-        query_sequence=sequence[positives],
-        candidate_sequence=sequence,
-        allowed=torch.eye(3, dtype=torch.bool),
-        negatives=negatives,
-    )
+    sets = {"query_sequence": sequence[positives], "candidate_sequence": sequence, "negatives": negatives}
+    result = info_nce(queries, candidates, positives, allowed=torch.eye(3, dtype=torch.bool), **sets)
     expected = info_nce_loss(queries.double() @ candidates.double().T, positives.tolist(), negatives.tolist())
     assert result.loss.item() == pytest.approx(expected, rel=1e-5)
     assert result.num_candidates.tolist() == [3] * 4

@@ -52,19 +52,6 @@ def test_equals_a_loop_over_places(strategy: str) -> None:
     torch.testing.assert_close((found.loss_nats.sum(1) / found.num_rows.sum(1)).mean().double(), expected.detach())
 
 
-def test_a_place_is_the_plain_loss_of_its_part() -> None:
-    local = model_with(LocalContrastive(), kernels=(4, 3), strides=(2, 4))
-    assert local.encoder.num_places == 4
-    x = frames(4, 3)
-    places = local.encoder.latents_and_places(x)[1]
-    queries, plain = local(x).queries, Contrastive()
-    quarters = [
-        plain(local(x)._replace(queries={"": q}, targets=z), plain.sequences(local(x))).loss
-        for q, z in zip(queries[""].chunk(4, -1), places.chunk(4, -1), strict=True)
-    ]
-    torch.testing.assert_close(local.loss(x).loss, torch.stack(quarters).mean())
-
-
 def test_gradients_reach_the_projection_through_contexts_alone() -> None:
     model, x = model_with(LocalContrastive()), frames(4, 3)
     model.loss(x).loss.backward()

@@ -61,20 +61,12 @@ def loss_of(outcomes: list[Outcome], scores: Tensor, objective: str, correction:
     width = max(len(outcome.drawn) for outcome in outcomes)
     padded = [outcome.drawn + [(0, math.inf)] * (width - len(outcome.drawn)) for outcome in outcomes]
     drawn = torch.tensor(padded, dtype=torch.float64).reshape(len(outcomes), width, 2)
-    draw = Draw(
-        drawn[:, :, 0].long(),
-        drawn[:, :, 1],
-        torch.tensor([outcome.log_count_target for outcome in outcomes], dtype=torch.float64),
-    )
-    return class_loss(
-        torch.ones(len(outcomes), 1, dtype=torch.float64),
-        scores[:, None],
-        torch.tensor([outcome.target for outcome in outcomes]),
-        draw if OBJECTIVES[objective].hits else None,
-        objective=objective,
-        correction=correction,
-        weight=torch.tensor([outcome.probability for outcome in outcomes], dtype=torch.float64),
-    )
+    numbers = [(outcome.log_count_target, outcome.probability) for outcome in outcomes]
+    log_count_targets, weight = torch.tensor(numbers, dtype=torch.float64).T
+    draw = Draw(drawn[:, :, 0].long(), drawn[:, :, 1], log_count_targets) if OBJECTIVES[objective].hits else None
+    targets, options = torch.tensor([outcome.target for outcome in outcomes]), {"weight": weight}
+    options |= {"objective": objective, "correction": correction}
+    return class_loss(torch.ones(len(outcomes), 1, dtype=torch.float64), scores[:, None], targets, draw, **options)
 
 
 def trained(outcomes: list[Outcome], objective: str, correction: str | None = None) -> Tensor:

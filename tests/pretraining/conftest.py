@@ -45,17 +45,9 @@ def run_dir(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def refused(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(command: Callable[..., list[str]], refusal: Callable[..., str]) -> Callable[..., str]:
     """Start a run of the test file's small config that must exit with status 2, and return what it prints on stderr."""
-
-    def refused(*options: str) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            run(*options)
-        assert exit_.value.code == 2
-        return capsys.readouterr().err
-
-    return refused
+    return lambda *options: refusal(command(*options))
 
 
 @pytest.fixture

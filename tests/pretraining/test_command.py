@@ -21,7 +21,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from refusals import refuses
+from refusals import Code, refuses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -130,47 +130,32 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model.pred_step=3"], "pred_step"),
         (["--model.loss.negative=mixed"], "Option 'negative' is not accepted"),  # abbreviated
         (["--model.loss.negatives=all"], "negatives='all' is not one of mixed"),
         (["--model.predictor.init_args.num_steps=20"], "data.window_samples=3200 gives 20 latents"),
         (["--data.eval_split=dev"], "is of split 'dev'; the splits are train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),
         (["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a negative"),
-        (["--model.loss.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives='nobody' is not one of"),
         (
             ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
             "excluding' leaves",
         ),
-        (["--model.loss.init_args.exchange", "ring"], "error: --model.loss.init_args.exchange='ring' is no longer"),
         (["--model.loss={class_path: cpc.losses.Contrastive, init_args: {anchor: true}}"], "anchor`=True is no longer"),
         (["--ckpt_path=last"], "there is no"),
         (["--run_dir= "], "error: --run_dir is empty: give a value, or leave it out"),
         ([f"--seed_everything={2**70}"], f"error: --seed_everything={2**70} must be at least 0 and at most 4294967295"),
-        (["--seed_everything=-2"], "error: --seed_everything=-2 must be at least 0"),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
-        (["--model.learning_rate=-1"], "model.learning_rate=-1"),
         (["--data.train_split=valid"], "data.train_split and --data.eval_split are both 'valid'"),
         (["--trainer.max_steps=-1"], "trainer.max_steps and --run_dir must be given"),
         (["--trainer.gradient_clip_algorithm=norm"], "needs trainer.gradient_clip_val"),
         (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1.0 must be at least 0"),
-        (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be at least 1"),
         (["--trainer.precision=bf16-true"], "trainer.precision='bf16-true' is not one of 32-true"),
         (["--trainer.accelerator=tpu"], "Given: trainer.accelerator=tpu"),
-        (["--trainer.devices=0"], "trainer.devices=0"),
         (["--trainer.max_epochs=3"], "trainer.max_epochs"),  # would do nothing
         (["--trainer.enable_checkpointing=true"], "trainer.enable_checkpointing"),
-        (
-            ["--data.batch_size=1", "--model.loss.negatives=sequence_only"],
-            "'mixed_excluding' of model.extra_strategies",
-        ),
-        (["--data=cpc.data.Smells"], "cpc.data.Smells"),
+        (["--data.batch_size=1", "--model.loss.negatives=sequence_only"], "'mixed_excluding' of model.extra_str"),
         (["--data=cpc.encoders.AudioEncoder"], "cpc.encoders.AudioEncoder"),
-        (
-            ["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"],
-            "have no task 'class' for an online probe; their tasks are speaker",
-        ),
-        (["--model.num_chunks=0"], "model.num_chunks=0 must be at least 1"),
+        (["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"], "no task 'class'"),
         (
             """--model.encoder=cpc.encoders.PatchEncoder --model.encoder.trunk=cpc.encoders.TinyTrunk
                 --model.context=cpc.contexts.PixelCNN""".split(),
@@ -279,14 +264,6 @@ def test_changed_settings_hold_after_a_resume_and_are_named(run: Run, capsys: Ca
     assert "betas" not in told
     for name, tensor in weights(folder).items():
         assert torch.allclose(tensor, before[name], rtol=0, atol=1e-7), name
-
-
-class Code:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (str(self.folder),)
 
 
 @pytest.mark.parametrize("given", ["best", "PATH"])
@@ -754,10 +731,7 @@ def test_what_is_wrong_with_batches_names_their_split(refused: Refused, manifest
     Manifest(whole.root, whole.columns | {"speaker": of_many}).write(tmp_path / "manifest.csv")
     sampled = ["--data.sampler=same_speaker", "--model.loss.negatives=same_speaker", "--data.batch_size=8"]
     for options, message in (
-        (
-            [*sampled, "--data.speakers_per_batch=4"],
-            "split 'valid': speakers_per_batch=4, but there are only 2 speakers",
-        ),
+        ([*sampled, "--data.speakers_per_batch=4"], "'valid': speakers_per_batch=4, but there are only 2 speakers"),
         ([*sampled, "--data.speakers_per_batch=3"], "split 'train': batch_size=8 with speakers_per_batch=3"),
         (["--data.batch_size=1", "--model.loss.negatives=mixed_excluding"], "'train': negatives='mixed_excluding'"),
     ):

@@ -200,11 +200,7 @@ def test_a_part_that_cannot_be_captured_is_an_error(
 @pytest.mark.parametrize("context", ["GRU", "LSTM"])
 def test_on_a_gpu(run: Callable[..., Path], mode: str, context: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--trainer.accelerator=gpu", "--trainer.devices=1", "--trainer.precision=bf16-mixed"]
-    options += [
-        "--trainer.max_steps=12",
-        f"--model.context=cpc.contexts.{context}",
-        "--model.context.init_args.dim=128",
-    ]
+    options += [f"--model.context=cpc.contexts.{context}", "--model.context.dim=128", "--trainer.max_steps=12"]
     eager = run(*options, name="eager")
     assert losses(run(*options, f"--compile={mode}", name="other")) == pytest.approx(losses(eager), rel=2e-2)
     assert "without a CUDA graph" not in capsys.readouterr().err

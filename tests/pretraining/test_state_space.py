@@ -1,7 +1,6 @@
 """A state-space context, and a far step only, through the real commands: chunks, weight decay, 16 bits, evaluation."""
 
 import json
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -91,15 +90,3 @@ def test_a_far_step_is_trained_evaluated_and_recorded(config: dict[str, Any], ru
     found = json.loads((run_dir / "bound.json").read_text())
     for name in ("bounds", "estimates"):
         assert {(tuple(each["steps"]), *each["num_rows"]) for each in found[name]} == {((14,), 4 * (50 - 14))}
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("steps=[50]", r"gives 50 latents, but the model predicts 50 steps .*model.predictor.init_args.steps"),
-        ("steps=[2, 1]", r"model.predictor.init_args.steps=\[2, 1\] must be increasing"),
-        ("num_steps=12", r"model.predictor.init_args.num_steps=12 is not one of None, 1"),
-    ],
-)
-def test_wrong_steps_are_named(refused: Callable[..., str], option: str, words: str) -> None:
-    assert re.search(words, refused(f"--model.predictor.init_args.{option}"))

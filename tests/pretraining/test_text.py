@@ -235,7 +235,6 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         "optimiser='adam' does not support a table with has_sparse_gradients=True",
         model__loss__init_args__table__has_sparse_gradients=True,
     )
-    refused("`chunk_tokens`=0 must be at least 1", data__init_args__chunk_tokens=0)
     lanes = "split 'train': .* tokens make 10000 lanes .* lower `batch_size` or `chunk_tokens`"
     refused(lanes, data__init_args__batch_size=10_000)
     refused("text have no task .speaker. for an online probe", trainer__callbacks=[part("probes.OnlineProbe")])
@@ -252,8 +251,6 @@ def test_evaluate_says_what_it_does_not_know(
     for name, value in (("negatives", ["mixed"]), ("seed", 0), ("bank_latents", 5)):
         with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is always read whole"):
             evaluate(run_dir, folder, **{name: value})
-    for name in ("batch_size", "chunk_tokens"):
-        refuses(f"`{name}`=0 must be at least 1", evaluate, run_dir, folder, **{name: 0})
     assert "whose data have no such option" in refusal(
         ["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"]
     )

@@ -32,14 +32,6 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def test_all_weights_and_statistics_are_taken_over(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = model_of()
-    start_from(model, saved)
-    torch.testing.assert_close(model.state_dict(), cpc.load_pretrained(saved).state_dict(), rtol=0, atol=0)
-    assert model.is_initialised
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     ("other", "parts", "words"),
     [
@@ -64,10 +56,8 @@ def test_parts_that_do_not_fit_start_anew_and_are_named(
     ("predictor", "words"),
     [
         ({"num_steps": 2}, "num_steps 3 in the saved model, 2 here"),
-        ({"num_steps": 4}, "num_steps 3 in the saved model, 4 here"),
         ({"steps": [3]}, "steps None in the saved model, (3,) here"),
         ({"steps": [1, 3, 9]}, "steps None in the saved model, (1, 3, 9) here"),
-        ({"steps": [2, 3]}, "steps None in the saved model, (2, 3) here"),
     ],
 )
 def test_weights_go_to_their_step_and_not_to_their_index(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from opened import open_audio
+from opened import BOUND, open_audio
 
 import cpc
 from cpc.contexts import GRU
@@ -44,7 +44,7 @@ def model() -> cpc.CPC:
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    provenance = {"step": 7, "data": Audio(manifest="unknown").saved_settings}
+    provenance = {"step": 7, "held_out": [BOUND], "data": Audio(manifest="unknown").saved_settings}
     cpc.save_pretrained(model, tmp_path / "run" / "model", provenance=provenance)
     return tmp_path / "run"
 

@@ -66,15 +66,6 @@ def test_whitened_coordinates_need_fewer_passes(monkeypatch: pytest.MonkeyPatch)
     assert whitened.num_passes * 2 < plain.num_passes
 
 
-def test_a_part_is_solved_as_if_it_were_all() -> None:
-    x, labels = problem(300, 12)
-    rows, which = np.arange(0, 300, 2), np.arange(5, 140)
-    whole = coordinates_of(x, rows)
-    found = solve(whole.part(which), labels[rows[which]], NUM_CLASSES, 3.0)
-    alone = solve(coordinates_of(x, rows[which]), labels[rows[which]], NUM_CLASSES, 3.0)
-    np.testing.assert_allclose(found.weight @ whole.spectrum[1].T, alone.weight, atol=1e-3)
-
-
 def test_it_goes_on_from_a_start() -> None:
     x, labels = problem(300, 12)
     coordinates = coordinates_of(x)

@@ -216,9 +216,3 @@ def test_classes_are_read_from_the_mean_over_an_images_patches(model: cpc.CPC) -
 def test_two_probes_share_a_checkpoint() -> None:
     keys = {OnlineProbe(task, features).state_key for task in ("phones", "speaker") for features in ("c", "z")}
     assert len(keys) == 4
-
-
-def test_a_single_class_is_refused_before_training(model: cpc.CPC) -> None:
-    trainer, module = setting(model, ["ann"])
-    with pytest.raises(ValueError, match="must be at least 2"):
-        OnlineProbe().setup(trainer, module, "fit")

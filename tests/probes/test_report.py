@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 import scipy
 import soundfile
 import torch
-from opened import opened
-from PIL import Image
+from opened import BOUND, opened
+from refusals import refuses
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
@@ -27,29 +28,7 @@ from cpc.probes import Examples, Extraction, Probe, Task, fit_probe, probe_table
 from cpc.probes.report import _draw_curves, probe
 from cpc.probes.tables import draw_label_efficiency
 
-BOUND = {
-    "schema": 1,
-    "step": 7,
-    "split": "valid",
-    "strategy": "mixed",
-    "steps": [3, 4],
-    "directions": ["", ""],
-    "mi_bound_nats": [1.5, None],
-    "mi_ceiling_nats": [2.0, 2.0],
-    "standard_error_nats": [0.25, None],
-    "reading": "in-sequence candidates, not a bound on I(z; c)",
-}
 BRIEF = {"seconds": None, "num_steps": 2, "batch_size": 2}
-
-
-@pytest.fixture
-def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(
-        model,
-        tmp_path / "run" / "model",
-        provenance={"step": 7, "held_out": [BOUND], "data": Audio(manifest="unknown").saved_settings},
-    )
-    return tmp_path / "run"
 
 
 @pytest.fixture
@@ -57,20 +36,16 @@ def extraction(cache_dir: Path) -> Extraction:
     return Extraction(cache_dir=cache_dir, progress=False)
 
 
+@pytest.fixture
+def measured(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> Callable[..., Any]:
+    """`probe` of the model on the tones."""
+    return partial(probe, model_folder, corpus_folder, extraction=extraction)
+
+
 @pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
-def test_every_result_stands_beside_the_bound(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path
-) -> None:
-    report = probe(
-        model_folder,
-        corpus_folder,
-        ["phones", "speaker", "first"],
-        features=("c", "z", "mfcc", "logmel"),
-        supervised=BRIEF,
-        num_random_models=2,
-        extraction=extraction,
-        out=tmp_path / "probe.json",
-    )
+def test_every_result_stands_beside_the_bound(measured: Callable[..., Any], tmp_path: Path) -> None:
+    options = {"features": ("c", "z", "mfcc", "logmel"), "supervised": BRIEF, "num_random_models": 2}
+    report = measured(["phones", "speaker", "first"], **options, out=tmp_path / "probe.json")
     assert json.loads((tmp_path / "probe.json").read_text()) == report
     names = ["cpc", "cpc_z", "mfcc", "logmel", "random", "supervised", "majority"]
     for task in ("phones", "speaker", "first"):
@@ -111,7 +86,7 @@ def test_every_result_stands_beside_the_bound(
 
 
 def test_values_agree_with_scikit_learn(
-    model_folder: Path, manifest: Manifest, extraction: Extraction, monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Any], model_folder: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A label column by the multi-layer probe: contexts, forward pass and every measure computed once more."""
     probes: list[Probe] = []
@@ -121,7 +96,7 @@ def test_values_agree_with_scikit_learn(
         return probes[-1]
 
     monkeypatch.setattr("cpc.probes.comparison.fit_probe", kept)
-    report = probe(model_folder, manifest.root, "first", features=("c",), baselines=(), extraction=extraction)
+    report = measured("first", features=("c",), baselines=())
     found = report["tasks"]["first"]["results"]["cpc"]
 
     model, means = cpc.load_pretrained(model_folder), {}
@@ -179,31 +154,20 @@ def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
 
 
 def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure() -> None:
-        out = tmp_path / "reports" / "report.json"
-        probe(model_folder, corpus_folder, "speaker", features=("mfcc",), baselines=(), extraction=extraction, out=out)
-
-    measure()
-    before = (tmp_path / "reports" / "report.json").read_bytes()
+    out = tmp_path / "reports" / "report.json"
+    measured("speaker", features=("mfcc",), baselines=(), out=out)
+    before = out.read_bytes()
     monkeypatch.setattr("cpc.probes.tables.result_row", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        measure()
-    assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("report.json", before)]
+        measured("speaker", features=("mfcc",), baselines=(), out=out)
+    assert [(path.name, path.read_bytes()) for path in out.parent.iterdir()] == [("report.json", before)]
 
 
-def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
-    report = probe(
-        model_folder,
-        corpus_folder,
-        "phones",
-        features=("mfcc",),
-        baselines=("supervised",),
-        train_minutes=0.04,  # of 12 files with 0.4 s each
-        supervised=BRIEF,
-        extraction=extraction,
-    )
+def test_less_training_audio(measured: Callable[..., Any]) -> None:
+    options = {"features": ("mfcc",), "baselines": ("supervised",), "supervised": BRIEF}
+    report = measured("phones", train_minutes=0.04, **options)  # of 12 files with 0.4 s each
     results = report["tasks"]["phones"]["results"]
     assert results["mfcc"]["num_train"] == 6 * 40
     assert results["supervised"]["num_train"] == 12 * 40  # the baseline is as strong as the corpus makes it
@@ -215,35 +179,27 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
     [
         ({"task": "colour"}, "no column 'colour'"),
         ({"task": "speaker", "baselines": ("chance",)}, "must be among majority, random, .*, fine_tuned, mfcc, logmel"),
-        ({"task": "speaker", "features": ("z_grid",)}, "features=.*must be among c, z, mfcc, logmel"),
         ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` need a training split and labels of whole files"),
-        (
-            {"task": "first", "features": ("mfcc",), "baselines": ("neighbours",)},
-            "neighbours need one of the `features`",
-        ),
-        (
-            {"task": "speaker", "baselines": ("neighbours",)},
-            "neighbours has one vector for a whole file.*`pool` to mean",
-        ),
+        ({"task": "first", "features": ("mfcc",), "baselines": ("neighbours",)}, "neighbours need one of the"),
+        ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours has one vector .*`pool` to mean"),
     ],
 )
 def test_mistakes_show_before_anything_is_computed(
     model_folder: Path, manifest: Manifest, arguments: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cpc.data.audio.modality.pack", lambda *_, **__: pytest.fail("packed"))
-    with pytest.raises(ValueError, match=message):
-        probe(model_folder, manifest.root, **arguments)
+    refuses(message, probe, model_folder, manifest.root, **arguments)
 
 
 def test_options_of_baselines_that_are_not_measured_are_told(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, capsys: pytest.CaptureFixture[str]
+    measured: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"features": ("mfcc",), "extraction": extraction}
-    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), supervised_seconds=3.0, **options)
+    options = {"features": ("mfcc",), "baselines": ("majority",)}
+    measured("speaker", supervised_seconds=3.0, **options)
     said = capsys.readouterr().err
     assert "supervised_seconds=3 has no effect without the baseline supervised or fine_tuned" in said
     assert "random" not in said
-    probe(model_folder, corpus_folder, "speaker", baselines=("majority",), num_random_models=2, **options)
+    measured("speaker", num_random_models=2, **options)
     assert "num_random_models=2 has no effect without the baseline random" in capsys.readouterr().err
 
 
@@ -251,12 +207,11 @@ def test_data_without_probe_data_are_refused_before_they_are_opened(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Audio, "probe_data", Modality.probe_data)
-    with pytest.raises(ValueError, match="cannot be probed or embedded"):
-        probe(model_folder, "nowhere", "speaker")
+    refuses("cannot be probed or embedded", probe, model_folder, "nowhere", "speaker")
 
 
 def test_files_as_a_whole_have_what_images_have(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Curves over labels, neighbours and fine-tuning: wherever an observation gives one example."""
     of_probes: list[list[int]] = []
@@ -274,17 +229,8 @@ def test_files_as_a_whole_have_what_images_have(
     given = Task.examples
     monkeypatch.setattr(Task, "examples", examples)
     monkeypatch.setattr("cpc.probes.comparison.train_supervised", train)
-    report = probe(
-        model_folder,
-        corpus_folder,
-        "first",
-        features=("z",),
-        baselines=("neighbours", "fine_tuned", "mfcc"),
-        label_shares=(0.5, 1.0),
-        supervised=BRIEF,
-        extraction=extraction,
-        out=tmp_path / "probe.json",
-    )
+    options = {"features": ("z",), "baselines": ("neighbours", "fine_tuned", "mfcc"), "supervised": BRIEF}
+    report = measured("first", label_shares=(0.5, 1.0), **options, out=tmp_path / "probe.json")
     task = report["tasks"]["first"]
     assert list(task["results"]) == ["cpc_z", "neighbours", "mfcc", "fine_tuned"]
     assert task["label_efficiency"]["num_labels"] == [3 + 2 + 2, 12]
@@ -302,7 +248,7 @@ CURVE = {
 }
 
 
-def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) -> None:
+def test_points_stand_at_their_accuracies_and_numbers_of_labels() -> None:
     figure = drawn(partial(draw_label_efficiency, CURVE, "title"))
     (axes,) = figure.axes
     lines = {line.get_label(): line for line in axes.lines}
@@ -314,9 +260,6 @@ def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) 
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1 %\n20", "10 %\n200", "100 %\n2000"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
     assert lines["cpc"].get_color() != lines["supervised"].get_color()
-    figure.savefig(tmp_path / "curve.png")
-    with Image.open(tmp_path / "curve.png") as picture:
-        assert np.asarray(picture).std() > 5
 
 
 def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:

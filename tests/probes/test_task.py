@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opened import stored
+from refusals import refuses
 
 import cpc
 from cpc.data.audio.manifest import Manifest
@@ -82,13 +83,6 @@ def test_means_are_over_the_frames_of_a_file(manifest: Manifest, audio: Open, mo
         assert task.classes[train.labels[example]] == manifest.column("speaker")[row]
 
 
-def test_frames_of_a_file_carry_its_label(manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
-    task = Task("speaker", audio())
-    train = task.examples("train", stored(task, ["z"], model), "z")
-    assert np.bincount(train.labels).tolist() == [160, 160, 160]
-    assert len(np.unique(train.clusters)) == 12
-
-
 def test_labels_unseen_in_training_are_marked(manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
     splits = manifest.column("split")
     words = ["x" if split == "train" and row % 2 else "y" for row, split in enumerate(splits)]
@@ -108,8 +102,7 @@ def test_a_task_learnt_from_some_files_keeps_its_classes(manifest: Manifest, aud
     smaller = task.trained_on(task.train[:2])
     assert smaller.train.tolist() == task.train[:2].tolist()
     assert (smaller.classes, len(smaller.test), len(task.train)) == (task.classes, 12, 12)
-    with pytest.raises(ValueError, match="no file of the train part"):
-        task.trained_on(task.test)
+    refuses("no file of the train part", task.trained_on, task.test)
 
 
 def test_the_last_rows_of_each_class_are_held_out(manifest: Manifest, audio: Open) -> None:
@@ -151,7 +144,6 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest, a
         ({"split": ["test"] * 36}, {"name": "first"}, r"needs split 'train', .* has only test.*`train_split`"),
         ({"first": ["same"] * 36}, {"name": "first"}, "only the class 'same' in split 'train'"),
         ({"first": [""] * 36}, {"name": "first"}, "no file of the train part"),
-        ({"first": ["a", "b"] * 6 + [""] * 24}, {"name": "first"}, "no file of the test part"),
         ({}, {"name": "word"}, "no column 'word'"),
         ({}, {"name": "path"}, "another column"),
         ({}, {"name": "first", "test_split": "train"}, "are both 'train'"),
@@ -161,8 +153,7 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest, a
 def test_mistakes_are_named(
     manifest: Manifest, audio: Open, columns: dict[str, list[str]], arguments: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        Task(probe_data=audio(columns), **arguments)
+    refuses(message, Task, probe_data=audio(columns), **arguments)
 
 
 def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
@@ -170,16 +161,14 @@ def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
     probe_data.corpus.table = Manifest(
         manifest.root, {name: values for name, values in manifest.columns.items() if name != "split"}
     )
-    with pytest.raises(ValueError, match=r"no column 'split'"):
-        Task("speaker", probe_data)
+    refuses(r"no column 'split'", Task, "speaker", probe_data)
 
 
 def test_labels_without_matching_audio(manifest: Manifest, audio: Open, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("path,start,end,label\nsomething/else.wav,0,1,a\n")
     with pytest.raises(ValueError, match=r"24 of 24 audio files have no.*\n.*train.*\n?[^§]*something/else"):
         Task("phones", audio(alignments=tmp_path / "other.csv"))
-    with pytest.raises(ValueError, match="`alignments`"):
-        Task("phones", audio(alignments="nowhere.csv"))
+    refuses("`alignments`", Task, "phones", audio(alignments="nowhere.csv"))
 
 
 def test_alignments_of_other_times(manifest: Manifest, audio: Open, model: cpc.CPC, tmp_path: Path) -> None:
@@ -188,8 +177,6 @@ def test_alignments_of_other_times(manifest: Manifest, audio: Open, model: cpc.C
         (tmp_path / "other.csv").write_text("path,start,end,label\n" + "\n".join(lines) + "\n")
         return Task("phones", audio(alignments=tmp_path / "other.csv"))
 
-    with pytest.raises(ValueError, match=r"24 of 24 labelled files(.|\n)*labels until 400 s, audio until 0\.4 s"):
-        aligned("0,400")
+    refuses(r"24 of 24 labelled files(.|\n)*labels until 400 s, audio until 0\.4 s", aligned, "0,400")
     task = aligned("0.399,0.4")  # after the last frame's centre
-    with pytest.raises(ValueError, match="or no frame has one"):
-        task.examples("train", stored(task, ["z"], model), "z")
+    refuses("or no frame has one", task.examples, "train", stored(task, ["z"], model), "z")

@@ -11,9 +11,6 @@ import pandas as pd
 import pytest
 import torch
 from refusals import refuses
-from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -122,24 +119,11 @@ def test_recordings_shorter_than_the_steps_of_the_model(recordings: np.ndarray, 
     CPCTransformer(**SMALL, init_from=tmp_path).fit(recordings)
 
 
-def test_in_a_pipeline_that_is_searched_cloned_and_pickled(recordings: np.ndarray) -> None:
-    X, y = recordings * (1 + 9 * (np.arange(24) % 2))[:, None, None], np.arange(24) % 2
-    pipeline = make_pipeline(CPCTransformer(**SMALL, front="raw"), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(pipeline, {"cpctransformer__pool": ["mean", "mean_std"]}, cv=3).fit(X, y)
-    assert search.best_score_ > 0.8
-    again = pickle.loads(pickle.dumps(clone(pipeline).fit(X, y)))
-    assert again.score(X, y) > 0.9
-    named = CPCTransformer(**SMALL).set_output(transform="pandas").fit(recordings).transform(recordings)
-    assert list(named.columns)[:2] == ["cpctransformer0", "cpctransformer1"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"pool": "max"}, "pool='max' is not one of"),
-        ({"pool": "frames"}, "pool='frames' is not one of"),
         ({"features": "cz"}, "not one of c, z, zc"),
-        ({"max_steps": -1}, "must be at least"),
         ({"valid_share": 1.0}, "at least 0 and below 1"),
         ({"kernels": (4,)}, "give both, or none"),
         ({"strides": (100,), "kernels": (100,)}, "use longer recordings"),
@@ -181,8 +165,6 @@ def test_inputs_are_refused(recordings: np.ndarray) -> None:
     refuses("but the model reads 3 channels: give", made.transform, recordings[0])
     for empty in (recordings[:0], recordings[None]):
         refuses("recordings are \\[n, samples, channels\\]", made.transform, empty)
-    with pytest.raises(ValueError, match="pool='frames' is not one of"):
-        made.set_params(pool="frames").transform(recordings)
 
 
 @pytest.fixture(scope="module")
@@ -312,10 +294,7 @@ def test_groups_that_pandas_does_not_know(recordings: np.ndarray) -> None:
     ("change", "message"),
     [
         (lambda x: x * 1j, "Complex data not supported"),
-        (lambda x: torch.from_numpy(x).to(torch.complex64), "Complex data not supported"),
         (lambda x: [*x[:1], x[1] * 1j], "recording 1 .*Complex data not supported"),
-        (lambda x: [x[0, :, 0] * 1j], "Complex data not supported"),
-        (lambda x: (x * 1j)[..., 0], "Complex data not supported"),
         (lambda x: x.astype("datetime64[s]"), "recording 0 .*datetime64"),
         (lambda x: [pd.DataFrame(x[0]).assign(who="me")], "recording 0 cannot be read as real numbers"),
     ],
@@ -332,8 +311,7 @@ def test_a_pickle_holds_the_model_of_the_cpu(recordings: np.ndarray, monkeypatch
     assert not any(weight.requires_grad for weight in again.model_.parameters())
     assert all(weight.requires_grad for weight in made.model_.parameters()), "the estimator keeps its model"
     np.testing.assert_array_equal(again.transform(recordings), made.transform(recordings))
-    with pytest.raises(ValueError, match="`device`=cuda:99 cannot be used"):
-        again.set_params(device="cuda:99").transform(recordings)
+    refuses("`device`=cuda:99 cannot be used", again.set_params(device="cuda:99").transform, recordings)
 
 
 def test_lines_about_the_data_are_printed_on_demand(recordings: np.ndarray, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from benchmarks.extreme.mulan import prepare_mulan_from_command_line, read_mulan
 from benchmarks.extreme.points import read_extreme
@@ -44,29 +45,23 @@ def test_labels_and_features_in_the_order_of_the_arff_file(tmp_path: Path, data:
     [
         ("1,0,1,0", "4 values for 5 attributes"),
         ("{5 1}", "attribute 5 of 5, counted from 0, is out of range or given twice"),
-        ("{1 1,1 1}", "is out of range or given twice"),
         ("{1 1 1}", "too many values"),
         ("{0 ?}", "could not convert"),
         ("nan,0,1,0,1", "attribute 0 has the value nan"),
     ],
 )
 def test_malformed_points_are_named(tmp_path: Path, line: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=rf"toy-train\.arff, line 10: .*{complaint}"):
-        read_mulan(*written(tmp_path, f"{line}\n"))
+    refuses(rf"toy-train\.arff, line 10: .*{complaint}", read_mulan, *written(tmp_path, f"{line}\n"))
 
 
 def test_other_refusals(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a label has the value 2, but 0 and 1 are legal"):
-        read_mulan(*written(tmp_path, "{1 2}\n"))
+    refuses("a label has the value 2, but 0 and 1 are legal", read_mulan, *written(tmp_path, "{1 2}\n"))
     with pytest.raises(ValueError, match=r"toy\.xml: labels that are no attributes of .*: c"):
         read_mulan(*written(tmp_path, SPARSE, xml=XML.replace('"a"', '"c"')))
-    with pytest.raises(ValueError, match=r"toy\.xml names no label"):
-        read_mulan(*written(tmp_path, SPARSE, xml="<labels/>"))
-    with pytest.raises(ValueError, match=r"toy\.xml is not XML"):
-        read_mulan(*written(tmp_path, SPARSE, xml="<labels"))
+    refuses(r"toy\.xml names no label", read_mulan, *written(tmp_path, SPARSE, xml="<labels/>"))
+    refuses(r"toy\.xml is not XML", read_mulan, *written(tmp_path, SPARSE, xml="<labels"))
     (tmp_path / "toy-train.arff").write_text("oh\n")
-    with pytest.raises(ValueError, match="line 1: 'oh' is no @attribute"):
-        read_mulan(tmp_path / "toy-train.arff", tmp_path / "toy.xml")
+    refuses("line 1: 'oh' is no @attribute", read_mulan, tmp_path / "toy-train.arff", tmp_path / "toy.xml")
 
 
 def test_prepared_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

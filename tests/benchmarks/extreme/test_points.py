@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from scipy import sparse
+from shared_data import real
 from sklearn.datasets import load_svmlight_file
 
 from benchmarks.extreme.points import ExtremePoints, read_extreme, write_extreme
-
-BIBTEX = Path(__file__).parents[4] / "shared/data/multilabel/bibtex"
 
 
 def written(tmp_path: Path, text: str | bytes) -> Path:
@@ -101,29 +101,16 @@ def test_blocks_end_between_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     lines = (tmp_path / "points.txt").read_text().splitlines()
     lines[41] = "0 1:x"
     broken = written(tmp_path, "\n".join(lines))
-    with pytest.raises(ValueError, match=r"points\.txt, line 42: '0 1:x' is not of the form"):
-        read_extreme(broken)
-
-
-def test_no_points(tmp_path: Path) -> None:
-    assert as_lists(read_extreme(written(tmp_path, "0 5 5\n"))) == []
+    refuses(r"points\.txt, line 42: '0 1:x' is not of the form", read_extreme, broken)
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ("1 2", "'1 2' is not of the form `label,label feature:value feature:value`"),
-        ("1 2 3:1", "is not of the form"),
-        (",1 2:1", "is not of the form"),
         ("1,2:1", "is not of the form"),
-        ("1 2:1 3", "is not of the form"),
-        ("1 2:3:4", "is not of the form"),
-        ("1.5 2:3", "is not of the form"),
         ("1 -2:3", "is not of the form"),
         ("1 2:nan", "is not of the form"),
-        ("1 2:1e999", "is not of the form"),
-        ("1\x00 2:3", "is not of the form"),
-        ("1 12345678901234567:3", "is not of the form"),
         ("1 2:1e39", "a value beyond the range of float32"),
         ("1 9:1", "feature 9, but by the header features run from 0 to 8"),
         ("1,7 2:1", "label 7, but by the header labels run from 0 to 6"),
@@ -134,33 +121,24 @@ def test_no_points(tmp_path: Path) -> None:
 def test_malformed_lines_are_named(tmp_path: Path, line: str, complaint: str) -> None:
     good = "1,2 3:4\n 5:6"
     path = written(tmp_path, f"5 9 7\n{good}\n{line}\n{good}\n")
-    with pytest.raises(ValueError, match=rf"points\.txt, line 4: .*{re.escape(complaint)}"):
-        read_extreme(path)
+    refuses(rf"points\.txt, line 4: .*{re.escape(complaint)}", read_extreme, path)
 
 
 @pytest.mark.parametrize("header", ["", "3 4", "3 4 x", "3 4 5 6", "-3 4 5", "0 0:1"])
 def test_headers_of_another_form(tmp_path: Path, header: str) -> None:
-    with pytest.raises(ValueError, match=r"points\.txt, line 1: .*`points features classes`"):
-        read_extreme(written(tmp_path, f"{header}\n1 2:3\n"))
+    refuses(r"points\.txt, line 1: .*`points features classes`", read_extreme, written(tmp_path, f"{header}\n1 2:3\n"))
 
 
 @pytest.mark.parametrize("num_points", [1, 3])
 def test_another_number_of_points_than_the_header_says(tmp_path: Path, num_points: int) -> None:
-    with pytest.raises(ValueError, match=f"its header says {num_points} points, but 2 lines follow"):
-        read_extreme(written(tmp_path, f"{num_points} 4 4\n1 2:3\n2 3:1\n"))
-
-
-def test_long_malformed_lines_are_shortened(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 2: '1 2:3 0:1 [^']{67}\.\.\.' is not"):
-        read_extreme(written(tmp_path, "1 9 9\n1 2:3" + " 0:1" * 999 + " oh\n"))
+    path = written(tmp_path, f"{num_points} 4 4\n1 2:3\n2 3:1\n")
+    refuses(f"its header says {num_points} points, but 2 lines follow", read_extreme, path)
 
 
 def test_bibtex_as_scikit_learn_reads_it() -> None:
-    if not BIBTEX.is_dir():
-        pytest.skip("no bibtex at ../shared/data/multilabel")
     sizes = {"train": 4880, "test": 2515}
     for split, size in sizes.items():
-        path = BIBTEX / f"bibtex_{split}.xc.txt"
+        path = real("multilabel/bibtex") / f"bibtex_{split}.xc.txt"
         points = read_extreme(path)
         _, rest = path.read_bytes().split(b"\n", 1)
         features, labels = load_svmlight_file(io.BytesIO(rest), n_features=1836, multilabel=True, zero_based=True)

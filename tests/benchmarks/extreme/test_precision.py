@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from scipy import sparse
 
 from benchmarks.extreme.precision import (
@@ -56,13 +57,9 @@ def test_top_classes_are_those_of_all_scores(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="precision@4 needs 4 ranked classes of every point, but there are 3"):
-        precision_at(4, RANKED, LABELS)
-    with pytest.raises(ValueError, match="ranked for 3 points, but there are labels of 4"):
-        precision_at(1, RANKED[:3], LABELS)
+    refuses("precision@4 needs 4 ranked classes of every point, but there are 3", precision_at, 4, RANKED, LABELS)
+    refuses("ranked for 3 points, but there are labels of 4", precision_at, 1, RANKED[:3], LABELS)
     with pytest.raises(ValueError, match="nothing to find"):
         propensity_scored_precision_at(1, RANKED, sparse.csr_array((4, 5), dtype=bool), np.ones(5))
-    with pytest.raises(ValueError, match="propensities of 2 training points"):
-        inverse_propensities(LABELS[:2])
-    with pytest.raises(ValueError, match="num=6 classes to rank, but there are 5"):
-        top_classes(torch.randn(2, 3), torch.randn(5, 3), 6)
+    refuses("propensities of 2 training points", inverse_propensities, LABELS[:2])
+    refuses("num=6 classes to rank, but there are 5", top_classes, torch.randn(2, 3), torch.randn(5, 3), 6)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from scipy import sparse
 
 from benchmarks.extreme.sparse_batch import sparse_batch
@@ -49,7 +50,5 @@ def test_no_observations() -> None:
 
 def test_features_out_of_range() -> None:
     encoder = SparseEncoder(int(rows().indices.max()), dim=7)
-    with pytest.raises(ValueError, match=f"feature {encoder.num_features} of an observation, but num_features="):
-        encoder(sparse_batch(rows()))
-    with pytest.raises(ValueError, match="num_features=0"):
-        SparseEncoder(0)
+    refuses(f"feature {encoder.num_features} of an observation, but num_features=", encoder, sparse_batch(rows()))
+    refuses("num_features=0", SparseEncoder, 0)

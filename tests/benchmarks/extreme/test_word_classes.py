@@ -3,6 +3,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from refusals import refuses
 from scipy import sparse
 from scipy.stats import chisquare
 
@@ -101,7 +102,5 @@ def test_any_number_of_the_words_is_drawn_without_bias(num: int) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"noise=0\.0 must lie between 0 and 1"):
-        small(noise=0.0)
-    with pytest.raises(ValueError, match="words_per_class=31 must be between 1 and num_features=30"):
-        small(words_per_class=31)
+    refuses(r"noise=0\.0 must lie between 0 and 1", small, noise=0.0)
+    refuses("words_per_class=31 must be between 1 and num_features=30", small, words_per_class=31)

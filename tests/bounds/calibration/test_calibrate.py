@@ -137,14 +137,8 @@ def test_training_is_the_seeds() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tasks": ["knn"]}, "tasks`='knn' is not one of"),
-        ({"estimators": ["knn"]}, "estimators`='knn' is not one of"),
         ({"critics": ["knn"]}, "critics`='knn' is not one of exact, separable"),
         ({"num_candidates": [16, 1]}, "`num_candidates`=1 must be at least 2"),
-        ({"steps": 0}, "`steps`=0 must be at least 1"),
-        ({"num_matrices": 1}, "`num_matrices`=1 must be at least 2"),
-        ({"mi": [2.0, -1.0]}, "`mi`=-1.0 must be positive"),
-        ({"mi": [2.0, math.inf]}, "`mi`=inf must be a finite number"),
         ({"tasks": ["discrete"], "dim": [1], "mi": [4.0]}, "the tasks discrete reach none of"),
         ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out works only with the exact critic"),
     ],

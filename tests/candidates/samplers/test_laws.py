@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from einops import repeat
+from refusals import refuses
 from scipy import stats
 from torch import Tensor
 
@@ -102,8 +103,7 @@ def test_a_cast_of_the_model_leaves_the_law_as_it_is(name: str, cast: str) -> No
         if has_cast:
             getattr(torch.nn.ModuleList([sampler]), cast)()
         draws.append(sampler.sample(None, 50, targets, "keep", torch.Generator().manual_seed(0)))
-    for found, wanted in zip(*draws, strict=True):
-        assert torch.equal(found, wanted)
+    assert all(map(torch.equal, *draws))
 
 
 def test_the_log_uniform_law_is_not_the_circulating_one(generator: torch.Generator) -> None:
@@ -346,38 +346,24 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
             torch.testing.assert_close(device_tensor.cpu(), here)
 
 
-@pytest.mark.parametrize(
-    ("make", "num", "hits", "message"),
-    [
-        (lambda: Uniform(4), 5, "keep", "can draw 4 classes"),
-        (lambda: Uniform(4, shared=False), 4, "exclude", "3 classes.*1 are excluded"),
-        (lambda: Unigram([2, 1, 0, 0]), 3, "keep", "num_sampled=3.*2 classes.*lower num_sampled"),
-        (lambda: Uniform(1, replacement=True), 1, "exclude", "hits='remove'"),
-        (lambda: Unigram([0, 0, 1, 1]), 1, "keep", "class 0 is a target, but the sampler never draws it"),
-        (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
-        (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "num_sampled=3 must be at least 1 and at most 2"),
-        (lambda: All(4), 3, "keep", "of All=3 must be 4"),
-        (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
-        (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
-        (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
-        (lambda: Unigram([1.0, -1]), 1, "keep", "at least 0 everywhere"),
-        (lambda: Unigram([1.0, math.nan]), 1, "keep", "finite"),
-        (lambda: Unigram([0.0, 0]), 1, "keep", "must be positive and finite"),
-        (lambda: Bernoulli([0.0, 0.0]), 1, "keep", "which must be positive and finite"),
-    ],
-)
-def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make().sample(None, num, torch.tensor([0]), hits)
+def test_bad_input_is_named() -> None:
+    target, rare = torch.tensor([0]), Unigram([2, 1, 0, 0])
+    refuses("can draw 4 classes", Uniform(4).sample, None, 5, target)
+    refuses("3 classes.*1 are excluded", Uniform(4, shared=False).sample, None, 4, target, "exclude")
+    refuses("num_sampled=3.*2 classes.*lower num_sampled", rare.sample, None, 3, target)
+    refuses("hits='remove'", Uniform(1, replacement=True).sample, None, 1, target, "exclude")
+    refuses("class 2 is a target, but the sampler never draws it", rare.sample, None, 1, target + 2)
+    refuses("num_sampled=3 must be at least 1 and at most 2", Bernoulli([1.0, 1, 0]).sample, None, 3, target)
+    refuses("of All=3 must be 4", All(4).sample, None, 3, target)
+    refuses("without replacement", Uniform, 4, counts="gumbel", replacement=True)
+    refuses("at least 0 everywhere", Unigram, [1.0, -1])
+    refuses("must be positive and finite", Unigram, [0.0, 0])
 
 
 def test_targets_that_no_draw_can_avoid_are_named() -> None:
-    with pytest.raises(ValueError, match=r"same targets in every query.*shared=False"):
-        Uniform(9).sample(None, 2, torch.tensor([0, 1]), "exclude")
-    with pytest.raises(ValueError, match="Uniform: hits='drop' is not one of keep, remove, exclude"):
-        Uniform(9).check_request(2, "drop")
-    with pytest.raises(ValueError, match="targets run from 0 to 9"):
-        Uniform(9).sample(None, 2, torch.tensor([0, 9]))
+    refuses(r"same targets in every query.*shared=False", Uniform(9).sample, None, 2, torch.tensor([0, 1]), "exclude")
+    refuses("Uniform: hits='drop' is not one of keep, remove, exclude", Uniform(9).check_request, 2, "drop")
+    refuses("targets run from 0 to 9", Uniform(9).sample, None, 2, torch.tensor([0, 9]))
 
 
 @pytest.mark.parametrize("kind", [Unigram, Bernoulli])

@@ -1,12 +1,13 @@
 import pickle
 import warnings
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
+from refusals import refuses
+from shared_data import real
 
 from cpc.data.audio.alignments import Alignments, Track, check_alignments, read_alignments, window_labels
 from cpc.data.audio.items import write_items
@@ -15,8 +16,6 @@ from cpc.data.audio.modality import Audio
 from cpc.data.recordings.labels import Segment
 from cpc.data.sharding import shard_corpus
 from cpc.encoders import AudioEncoder
-
-TINY = Path(__file__).parents[4] / "shared" / "data" / "librispeech_tiny" / "cpc" / "test_data"
 
 LONG = """File type = "ooTextFile"
 Object class = "TextGrid"
@@ -143,11 +142,9 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
             return set(corpus.classes)
         return data.probe_data(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
 
-    with pytest.raises(ValueError, match=r"no interval tier 'phones'; .* words, segments \(and .*clicks\); set `tier"):
-        labels()
+    refuses(r"no interval tier 'phones'; .* words, segments \(and .*clicks\); set `tier", labels)
     if command == "items":
-        with pytest.raises(ValueError, match="no phone of the 1 files has a neighbour"):
-            labels(tier="segments")
+        refuses("no phone of the 1 files has a neighbour", labels, tier="segments")
     else:
         assert labels(tier="segments") == {"s", "ɛː"}
     assert {"alignments", "tier"} <= {*Audio.probe_options} & {*Audio.local_options}
@@ -214,49 +211,32 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
     ("name", "text", "message"),
     [
         ("a.phn", "0 100 x\n100 y\n", r"a\.phn, line 2: '100 y' is not"),
-        ("a.phn", "0 100 x\n\n100 2oo y\n", r"a\.phn, line 3: '2oo'"),
         ("a.phn", "0 100 x\n50 200 y\n", r"line 2.*'y'.*overlaps"),
         ("a.phn", "200 100 x\n", r"line 1.*ends before"),
         ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
-        ("a.phn", "-5 -5 x\n", r"line 1.*before 0"),
-        ("a.phn", "inf inf x\n", r"line 1.*not finite"),
-        ("a.csv", "path,start,end,label\na.wav,0,nan,p\n", r"a\.csv, line 2: .*not finite"),
         ("a.ctm", "a 1 0 1e400 p\n", r"a\.ctm, line 1: .*not finite"),
         ("a.csv", f"path,start,end,label\na,0,1,{'p' * 200_000}\n", r"line 2: is not a row of a CSV \(field larger"),
         ("a.txt", f"b 1 2\na 1 {10**20} 2\n", r"a\.txt, line 2: '10+' is not a label id"),
         ("a.TextGrid", '"ooTextFile" "TextGrid" 0 1\n<exists> 1e400 "x"', r"line 2: expected a count, found inf"),
-        ("a.TextGrid", '"ooTextFile" "TextGrid" 0 1\n<exists> -1 "x"', r"line 2: expected a count, found -1"),
-        ("a.TextGrid", '"ooTextFile" "TextGrid" 0 1\n<exists> 1.5 "x"', r"line 2: expected a count, found 1\.5"),
         ("a.phn", "0 100 x\n200 300 y\n100 200 z\n", r"a\.phn, line 3: begins at 0\.00625 s, before the line above"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.489 0.5 b\n", r"line 2.*'b'.*overlaps"),
-        ("a.ctm", "u 1 0.0 0.01 a\nu 1 0.0 0.01 b\n", r"line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.5 New York\n", r"line 1: 'York' is not a number"),
         ("a.ctm", "u 1 0.0 0.5 a 0.9 lex spk more\n", r"line 1.*is not 'file channel"),
-        ("a.csv", "path,start,end,label\nu,0,0.5,a\nu,0.49,1,b\n", r"line 3.*'b'.*overlaps"),
         ("a.txt", "u1 1 2\0\n", r"a\.txt holds NUL bytes"),
-        ("a.phn", "0 100 x\0\n", r"a\.phn, byte 7: a NUL"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has channels 1 and 2"),
         ("a.csv", "path,start,label\n", r"no column end"),
         ("a.csv", "path,start,end,label\nu,0,1,a\nu,1,2s,b\n", r"line 3: '2s'"),
-        ("a.txt", "u1 1 2\nu2 1 x2\n", r"line 2: 'x2' is not a label id"),
         ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is not a label id"),
         ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
         ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 also has the line 1"),
         ("a.TextGrid", LONG.replace("xmax = 0.125", "xmax = 0.3"), r"line 30.* overlaps .* ends at 0\.3 s"),
-        ("a.TextGrid", LONG.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
         ("a.TextGrid", LONG.replace('"words"', '"phones"'), r"line 21: .* second interval tier, found phones"),
-        ("a.TextGrid", LONG.replace("size = 3\n  ", "size = 2\n  "), r"line 34: expected a string, found 0"),
         ("a.TextGrid", LONG.replace("points: size = 1", "points: size = 0"), r"line 44: expected the end .*0\.3"),
-        ("a.TextGrid", LONG + SHORT, r"line 46: expected the end of the file"),
-        ("a.TextGrid", LONG.replace("xmax = 0.25", "xmax = 0.1"), r"line 30: .*ends before it starts"),
-        ("a.TextGrid", LONG.replace("xmin = 0.25", "xmin = 0.05"), r"line 34: .*'ɛː' from 0\.05 s to 0\.5 s"),
         ("a.TextGrid", SHORT.replace('0.5\n"ɛː', '0.7\n"ɛː'), "0.7 s ends after its tier, at 0.5 s"),
         ("a.TextGrid", SHORT.replace("0\n0.5\n<", "0.5\n0\n<"), r"line 5: expected an end that is not before"),
         ("a.TextGrid", SHORT.replace("IntervalTier", "Interval"), "line 8: expected IntervalTier or TextTier, found"),
         ("a.TextGrid", SHORT.replace('"s"', '"s\ns"'), r"line 21: .* 's\\ns' from 0 s to 0\.125 s has a line break"),
         ("a.TextGrid", SHORT[:-20], r"line 25: expected a string, found the end of the file"),
-        ("a.TextGrid", SHORT.replace('0.125\n"s', 'nan\n"s'), r"line 23: expected a number, found \"s\""),
-        ("a.TextGrid", LONG.replace('"s"', '"s'), r"line 36: expected a number, found"),
     ],
 )
 def test_malformed_lines_are_named(tmp_path, name, text, message):
@@ -275,12 +255,9 @@ def test_paths_match_exactly_then_without_suffix_then_by_stem(tmp_path):
     assert alignments.name_of("spk.wav") is None
     assert "spk.wav" not in alignments
     assert "d/u.ogg" in alignments
-    with pytest.raises(ValueError, match=r"d/u\.ogg: 2 alignments(.|\n)*d/u\.wav\n\s*d/u\.flac"):
-        alignments.segments("d/u.ogg")
-    with pytest.raises(ValueError, match="3 alignments"):
-        alignments.segments("f/u.wav")
-    with pytest.raises(ValueError, match=r"nowhere\.wav: .* has no alignment"):
-        alignments.segments("nowhere.wav")
+    refuses(r"d/u\.ogg: 2 alignments(.|\n)*d/u\.wav\n\s*d/u\.flac", alignments.segments, "d/u.ogg")
+    refuses("3 alignments", alignments.segments, "f/u.wav")
+    refuses(r"nowhere\.wav: .* has no alignment", alignments.segments, "nowhere.wav")
 
 
 def test_a_folder_of_phn_files_matches_by_path_even_where_stems_repeat(tmp_path):
@@ -295,26 +272,20 @@ def test_a_folder_of_phn_files_matches_by_path_even_where_stems_repeat(tmp_path)
 def test_a_folder_with_two_formats_is_refused(tmp_path):
     write(tmp_path / "a.phn", "0 1600 p\n")
     write(tmp_path / "b.TextGrid", SHORT)
-    with pytest.raises(ValueError, match=r"holds files of \.phn, \.textgrid; name a folder"):
-        read_alignments(tmp_path)
+    refuses(r"holds files of \.phn, \.textgrid; name a folder", read_alignments, tmp_path)
     write(tmp_path / "alignments.csv", "path,start,end,label\nc.wav,0,1,q\n")
     assert read_alignments(tmp_path).names == ["c.wav"]
 
 
 def test_what_is_not_there_says_what_is_expected(tmp_path):
-    with pytest.raises(ValueError, match="neither a file nor a folder"):
-        read_alignments(tmp_path / "absent.csv")
-    with pytest.raises(ValueError, match=r"no alignments\.csv, \.phn, \.TextGrid or \.ctm files"):
-        read_alignments(tmp_path)
-    with pytest.raises(ValueError, match="is not that of a format"):
-        read_alignments(write(tmp_path / "a.lab", ""))
-    with pytest.raises(ValueError, match="holds no alignments"):
-        read_alignments(write(tmp_path / "a.ctm", ""))
+    refuses("neither a file nor a folder", read_alignments, tmp_path / "absent.csv")
+    refuses(r"no alignments\.csv, \.phn, \.TextGrid or \.ctm files", read_alignments, tmp_path)
+    refuses("is not that of a format", read_alignments, write(tmp_path / "a.lab", ""))
+    refuses("holds no alignments", read_alignments, write(tmp_path / "a.ctm", ""))
     (tmp_path / "a.ctm").unlink()
     write(tmp_path / "x" / "b.ctm", "u 1 0 1 a\n")
     write(tmp_path / "y" / "c.ctm", "u 1 0 1 a\n")
-    with pytest.raises(ValueError, match=r"u is aligned in both .*b\.ctm and .*c\.ctm"):
-        read_alignments(tmp_path)
+    refuses(r"u is aligned in both .*b\.ctm and .*c\.ctm", read_alignments, tmp_path)
 
 
 def test_unmatched_files_are_reported_on_both_sides(tmp_path):
@@ -323,11 +294,9 @@ def test_unmatched_files_are_reported_on_both_sides(tmp_path):
 
     alignments = read_alignments(write(tmp_path / "a.txt", f"u1 {'1 ' * 100}\nu2 1\nu3 1\n"))
     check(alignments, "s/u1.wav", "s/u4.wav")
-    with pytest.raises(ValueError, match=r"1 of 1 audio files have no alignment(.|\n)*u4\.wav(.|\n)*3 align(.|\n)*u3"):
-        check(alignments, "s/u4.wav")
+    refuses(r"1 of 1 audio files have no alignment(.|\n)*u4\.wav(.|\n)*3 align(.|\n)*u3", check, alignments, "s/u4.wav")
     doubled = read_alignments(write(tmp_path / "b.csv", "path,start,end,label\nd/u.wav,0,1,a\ne/u.wav,0,1,a\n"))
-    with pytest.raises(ValueError, match="2 alignments"):
-        check(doubled, "u.wav")
+    refuses("2 alignments", check, doubled, "u.wav")
 
 
 def seconds_manifest(folder, seconds_of):
@@ -366,8 +335,7 @@ def test_a_corpus_whose_labels_do_not_fit_is_not_sharded(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
     Manifest(tmp_path, {"path": ["a.wav"]}).write(tmp_path / "manifest.csv")
     write(tmp_path / "alignments.csv", "path,start,end,label\na.wav,0,500,x\n")
-    with pytest.raises(ValueError, match=r"a\.wav: labels until 500 s, audio until 0\.5 s"):
-        shard_corpus(tmp_path, tmp_path / "out")
+    refuses(r"a\.wav: labels until 500 s, audio until 0\.5 s", shard_corpus, tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -431,14 +399,13 @@ def test_alignments_travel_to_worker_processes(tmp_path):
 
 
 def test_the_librispeech_fixture_of_cpc_audio():
-    if not TINY.is_dir():
-        pytest.skip(f"{TINY} is not there")
-    alignments = read_alignments(TINY / "phone_labels.txt")
-    audio = {file.relative_to(TINY).as_posix(): file for file in TINY.rglob("*.flac")}
+    tiny = real("librispeech_tiny/cpc/test_data")
+    alignments = read_alignments(tiny / "phone_labels.txt")
+    audio = {file.relative_to(tiny).as_posix(): file for file in tiny.rglob("*.flac")}
     assert (sum(path in alignments for path in audio), len(audio), len(alignments)) == (2, 9, 6)
     assert set(alignments.labels) <= {str(label) for label in range(41)}
     classes = {label: int(label) for label in alignments.labels}
-    lines = dict(line.split(maxsplit=1) for line in (TINY / "phone_labels.txt").read_text().splitlines())
+    lines = dict(line.split(maxsplit=1) for line in (tiny / "phone_labels.txt").read_text().splitlines())
     for path, file in audio.items():
         if path not in alignments:
             continue

@@ -317,17 +317,11 @@ def test_clean_latents_are_predicted_from_changed_contexts(speech: Path, generat
     [
         ({}, "has no effect"),
         ({"pitch_cents": 0}, "`augmentation.pitch_cents`=0 must be above 0, at most 1200"),
-        ({"pitch_cents": float("nan")}, "pitch_cents`=nan must be a finite number"),
         ({"noise_snr_db": (15, 5)}, r"noise_snr_db`=\[15, 5\] must be two .* -100 to 100, the lower one first"),
-        ({"reverb_ms": (0, 100)}, r"reverb_ms`=\[0, 100\] must be two numbers from 1 to 10000"),
         ({"band_drop_hz": 9000}, "band_drop_hz`=9000 must be above 0, at most 8000"),
-        ({"gain_db": 70}, "gain_db`=70 must be above 0, at most 60"),
-        ({"time_drop_ms": 300}, "time_drop_ms`=300 must be above 0, at most 200"),
         ({"noise_snr_db": (5, 15), "noise_band_hz": (7000, 9000)}, "noise_band_hz`=.*from 0 to 8000"),
         ({"noise_snr_db": (5, 15), "noise_band_hz": (80, 85)}, "noise_band_hz`=.*at least 10 Hz wide"),
         ({"pitch_cents": 100, "noise": "pink"}, "have no effect without `augmentation.noise_snr_db`"),
-        ({"pitch_cents": 100, "noise_band_hz": (80, 240)}, "have no effect without `augmentation.noise_snr_db`"),
-        ({"pitch_cents": 100, "applied_to": "future"}, "applied_to`='future' is not one of past, both"),
     ],
 )
 def test_options_that_cannot_be_met(options: dict, message: str, speech: Path, unchecked_types: None) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from refusals import refuses
+from shared_data import real
 
 from cpc.data.audio.headers import Header, read_header
 from cpc.data.audio.index import index_folder
@@ -70,12 +72,10 @@ def test_index_takes_any_named_groups_as_columns(tmp_path: Path) -> None:
 
 def test_index_never_replaces_a_manifest_unasked(corpus: Path) -> None:
     index_folder(corpus, progress=False)
-    with pytest.raises(ValueError, match=r"manifest\.csv exists already; set `overwrite`"):
-        index_folder(corpus, progress=False)
+    refuses(r"manifest\.csv exists already; set `overwrite`", index_folder, corpus, progress=False)
     write_noise(corpus / "test/cleo/8.wav")
     assert len(index_folder(corpus, overwrite=True, progress=False)) == 7
-    with pytest.raises(ValueError, match="not a folder"):
-        index_folder(corpus / "nowhere", progress=False)
+    refuses("not a folder", index_folder, corpus / "nowhere", progress=False)
 
 
 def cut(path: Path, fraction: float) -> None:
@@ -107,8 +107,7 @@ def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
         "truncated": "cut.wav cut.aiff cut0.999.flac",
     }.items():
         for name in names.split():
-            with pytest.raises(ValueError, match=f"{name}: .*{reason}"):
-                read_header(corpus / name)
+            refuses(f"{name}: .*{reason}", read_header, corpus / name)
 
     with pytest.warns(UserWarning, match=r"went on without 10 of 16 audio files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
@@ -132,27 +131,19 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
     ("options", "message"),
     [
         ({"speaker_level": 2}, r"6 of 6 files lie in fewer folders than speaker_level=2 needs"),
-        ({"split_level": -3}, r"split_level=-3"),
         ({"speaker_pattern": "(?P<speaker>[a-z"}, "not a regular expression"),
         ({"speaker_pattern": "[a-z]+"}, "no named group"),
         ({"speaker_pattern": "(?P<speaker>anna|bert)"}, r"2 of 6 paths do not match .*:\n  test/cleo/5"),
-        ({"speaker_pattern": "(?P<path>.)"}, "names path"),
         ({"speaker_pattern": "(?P<speaker>.)", "speaker_level": 0}, "names speaker"),
-        ({"num_workers": 0}, "`num_workers`=0"),
-        (
-            {"split_level": 0, "valid_share": 0.1},
-            r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` name",
-        ),
+        ({"split_level": 0, "valid_share": 0.1}, r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels`"),
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
         ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4 must not"),
-        ({"valid_share": -0.1}, r"`valid_share`=-0\.1"),
         ({"split_by": "speaker"}, r"6 of 6 files have no speaker, but split_by='speaker':\n  test/cleo/5"),
         ({"split_by": "speaker", "speaker_level": 0}, "test, train: these 2 are too few, since train, valid"),
     ],
 )
 def test_index_options_that_do_not_fit(corpus: Path, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        index_folder(corpus, **options, progress=False)
+    refuses(message, index_folder, corpus, **options, progress=False)
 
 
 def test_a_plain_folder_is_split_by_chance(corpus: Path) -> None:
@@ -209,9 +200,7 @@ def test_indexing_imports_no_torch() -> None:
 
 
 def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:
-    root = Path(__file__).parents[4] / "shared/data/an4/audio"
-    if not root.is_dir():
-        pytest.skip("no AN4 at ../shared/data")
+    root = real("an4/audio")
     manifest = index_folder(root, tmp_path / "an4.csv", split_level=0, speaker_level=1, progress=False)
     assert len(manifest.select("an4_clstk")) == 948
     assert len(set(manifest.select("an4test_clstk").column("speaker"))) == 10

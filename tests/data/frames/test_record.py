@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,28 +67,22 @@ def test_grey_is_luminance() -> None:
     assert resize_frame(np.array([[0, 1], [2, 4]], np.uint8), 2).item() == 2  # 1.75
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    with pytest.raises(SystemExit):
-        main(["data", "record", *map(str, arguments)])
-    return capsys.readouterr().err
+def test_what_cannot_be_recorded(tmp_path: Path, refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: str | Path) -> str:
+        return refusal(["data", "record", *map(str, arguments)])
 
-
-def test_what_cannot_be_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     folder = tmp_path / "new"
-    assert "environment 'ALE/Nothing-v5' cannot be made" in refused(capsys, "ALE/Nothing-v5", folder)
-    assert "No module named 'no_such_module'" in refused(capsys, "no_such_module:Game-v0", folder)
-    assert "one picture of bytes" in refused(capsys, "CartPole-v1", folder)
-    assert "--shrink 5 must divide both sides of frames of 24 x 16" in refused(capsys, NAME, folder, "--shrink", "5")
-    assert "--policy 'small_pong.Nobody'" in refused(capsys, NAME, folder, "--policy", "small_pong.Nobody")
-    assert "has no begin(seed)" in refused(capsys, NAME, folder, "--policy", "small_pong.Silent")
-    assert "--num_episodes=0 must be at least 1" in refused(capsys, NAME, folder, "--num_episodes", "0")
-    assert "too few" in refused(capsys, NAME, folder, "--num_episodes", "2")
-    assert "already exists" in refused(capsys, NAME, tmp_path)
+    assert "environment 'ALE/Nothing-v5' cannot be made" in refused("ALE/Nothing-v5", folder)
+    assert "No module named 'no_such_module'" in refused("no_such_module:Game-v0", folder)
+    assert "one picture of bytes" in refused("CartPole-v1", folder)
+    assert "--shrink 5 must divide both sides of frames of 24 x 16" in refused(NAME, folder, "--shrink", "5")
+    assert "--policy 'small_pong.Nobody'" in refused(NAME, folder, "--policy", "small_pong.Nobody")
+    assert "has no begin(seed)" in refused(NAME, folder, "--policy", "small_pong.Silent")
+    assert "too few" in refused(NAME, folder, "--num_episodes", "2")
+    assert "already exists" in refused(NAME, tmp_path)
     assert not folder.exists()
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    assert "uv sync --extra frames" in refused(capsys, NAME, folder)
+    assert "uv sync --extra frames" in refused(NAME, folder)
 
 
 def test_a_recording_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,34 +3,17 @@
 import gzip
 import io
 import re
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from shared_data import Prepare, real
 
 from cpc.data.images.sources import read_image_source
 from cpc.data.synthetic import photographs
 
-REPOSITORY = Path(__file__).parents[3]
-DATASETS = REPOSITORY / "datasets"
-SHARED = REPOSITORY.parent / "shared" / "data"
 RNG = np.random.default_rng(0)
-
-
-def prepare(monkeypatch: pytest.MonkeyPatch, corpus: str, *arguments: str | Path) -> None:
-    script = DATASETS / corpus / "prepare.py"
-    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
-    runpy.run_path(str(script), run_name="__main__")
-
-
-def real(corpus: str) -> Path:
-    folder = SHARED / corpus
-    if not folder.is_dir():
-        pytest.skip(f"no {corpus} beside the checkout (../shared/data/{corpus})")
-    return folder
 
 
 def write_jpegs(path: Path, num_images: int, side: int = 32) -> list[np.ndarray]:
@@ -47,11 +30,10 @@ def write_jpegs(path: Path, num_images: int, side: int = 32) -> list[np.ndarray]
     return [np.asarray(Image.open(io.BytesIO(content))) for content in files]
 
 
-def test_cifar10_jpeg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cifar10_jpeg(prepare: Prepare, tmp_path: Path) -> None:
     images = write_jpegs(tmp_path / "train_jpeg_packed.npz", 5) + write_jpegs(tmp_path / "test_jpeg_packed.npz", 2)
     out = tmp_path / "out" / "arrays"
-    prepare(monkeypatch, "cifar10_jpeg", tmp_path, "--out", out)
-    printed = capsys.readouterr().out
+    printed = prepare("cifar10_jpeg", tmp_path, "--out", out)
     assert re.search(r"train +5 +5 +\(published: 50000\)\n", printed)
     assert "2 classes: cat, dog" in printed
     assert sorted(path.name for path in out.iterdir()) == ["test.npz", "train.npz"]
@@ -63,7 +45,7 @@ def test_cifar10_jpeg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: p
             np.testing.assert_array_equal(np.asarray(image), expected)
 
 
-def test_cifar10_jpeg_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cifar10_jpeg_refusals(prepare: Prepare, tmp_path: Path) -> None:
     for name in ("train", "test"):
         write_jpegs(tmp_path / f"{name}_jpeg_packed.npz", 3)
     path = tmp_path / "test_jpeg_packed.npz"
@@ -72,15 +54,12 @@ def test_cifar10_jpeg_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     content["blob"] = content["blob"].copy()
     content["blob"][content["offsets"][1] :][:20] = 0
     np.savez(path, **content)
-    with pytest.raises(SystemExit, match=r"test_jpeg_packed\.npz: image 1 cannot be decoded"):
-        prepare(monkeypatch, "cifar10_jpeg", tmp_path)
+    prepare("cifar10_jpeg", tmp_path, refused=r"test_jpeg_packed\.npz: image 1 cannot be decoded")
     assert not (tmp_path / "train.npz").exists(), "a refused corpus leaves nothing"
     write_jpegs(path, 2, side=33)
-    with pytest.raises(SystemExit, match=r"image 0 is \(33, 33, 3\), but must be \(32, 32, 3\)"):
-        prepare(monkeypatch, "cifar10_jpeg", tmp_path)
+    prepare("cifar10_jpeg", tmp_path, refused=r"image 0 is \(33, 33, 3\), but must be \(32, 32, 3\)")
     path.unlink()
-    with pytest.raises(SystemExit, match=r"there is no .*test_jpeg_packed\.npz: see the card of the corpus"):
-        prepare(monkeypatch, "cifar10_jpeg", tmp_path)
+    prepare("cifar10_jpeg", tmp_path, refused=r"there is no .*test_jpeg_packed\.npz: see the card of the corpus")
 
 
 def idx(values: np.ndarray) -> bytes:
@@ -97,12 +76,12 @@ def mnist(tmp_path: Path) -> tuple[Path, np.ndarray]:
 
 
 @pytest.mark.parametrize("is_unpacked", [False, True])
-def test_mnist(monkeypatch: pytest.MonkeyPatch, mnist: tuple[Path, np.ndarray], is_unpacked: bool) -> None:
+def test_mnist(prepare: Prepare, mnist: tuple[Path, np.ndarray], is_unpacked: bool) -> None:
     root, images = mnist
     for path in list(root.iterdir()) if is_unpacked else []:
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
-    prepare(monkeypatch, "mnist", root)
+    prepare("mnist", root)
     table = read_image_source(root, valid_share=0.0)
     assert table.splits == ["train"] * 4 + ["test"] * 3
     assert table.labels.tolist() == list(range(7))
@@ -111,7 +90,7 @@ def test_mnist(monkeypatch: pytest.MonkeyPatch, mnist: tuple[Path, np.ndarray], 
             np.testing.assert_array_equal(np.asarray(image), images[row])
 
 
-def test_mnist_refusals(monkeypatch: pytest.MonkeyPatch, mnist: tuple[Path, np.ndarray]) -> None:
+def test_mnist_refusals(prepare: Prepare, mnist: tuple[Path, np.ndarray]) -> None:
     root, images = mnist
     path = root / "t10k-images-idx3-ubyte.gz"
     whole = path.read_bytes()
@@ -123,48 +102,42 @@ def test_mnist_refusals(monkeypatch: pytest.MonkeyPatch, mnist: tuple[Path, np.n
         (gzip.compress(idx(images[:2])), "t10k has 2 images and 3 labels"),
     ):
         path.write_bytes(content)
-        with pytest.raises(SystemExit, match=complaint):
-            prepare(monkeypatch, "mnist", root)
+        prepare("mnist", root, refused=complaint)
     assert not (root / "train.npz").exists()
 
 
-def test_caltech101_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_caltech101_small(prepare: Prepare, tmp_path: Path) -> None:
     for name in ("train/a/1", "train/b/1", "test/a/2", "test/b/2"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.jpg")
-    prepare(monkeypatch, "caltech101_small", tmp_path)
-    assert re.search(r"test +2 +2 +\(published: 540\)\n2 classes: a, b", capsys.readouterr().out)
+    printed = prepare("caltech101_small", tmp_path)
+    assert re.search(r"test +2 +2 +\(published: 540\)\n2 classes: a, b", printed)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test", "train"]
     (tmp_path / "test/b/2.jpg").unlink()
-    with pytest.raises(SystemExit, match="classes b have images in only one of train and test"):
-        prepare(monkeypatch, "caltech101_small", tmp_path)
+    prepare("caltech101_small", tmp_path, refused="classes b have images in only one of train and test")
     (tmp_path / "test").rename(tmp_path / "valid")
-    with pytest.raises(SystemExit, match="is of split 'test'; the splits are train, valid"):
-        prepare(monkeypatch, "caltech101_small", tmp_path)
+    prepare("caltech101_small", tmp_path, refused="is of split 'test'; the splits are train, valid")
 
 
-def test_real_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare(monkeypatch, "mnist", real("mnist"), "--out", tmp_path)
-    assert "published:" not in capsys.readouterr().out
+def test_real_mnist(prepare: Prepare, tmp_path: Path) -> None:
+    assert "published:" not in prepare("mnist", real("mnist"), "--out", tmp_path)
     table = read_image_source(tmp_path)
     # Published: the first training image is a 5, the first of the test part a 7.
     assert table.labels[[0, 60000]].tolist() == [5, 7]
     assert table.splits.count("valid") == 2980, "a source that stays keeps its split"
 
 
-def test_real_caltech101_small(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare(monkeypatch, "caltech101_small", real("caltech101_small"))
-    printed = capsys.readouterr().out
+def test_real_caltech101_small(prepare: Prepare) -> None:
+    printed = prepare("caltech101_small", real("caltech101_small"))
     assert "published:" not in printed
     assert "20 classes: Faces, Leopards, airplanes" in printed
 
 
-def test_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imagenet(prepare: Prepare, tmp_path: Path) -> None:
     for path in ("train/n01/a.JPEG", "train/n02/b.JPEG", "val/n01/c.JPEG"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / path)
-    prepare(monkeypatch, "imagenet", tmp_path)
-    printed = capsys.readouterr().out
+    printed = prepare("imagenet", tmp_path)
     assert re.search(r"train +2 +2 +\(published: 1281167\)\n", printed)
     assert re.search(r"test +1 +1 +\(published: 50000\)\n", printed)
 
@@ -172,14 +145,13 @@ def test_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("corpus", "dataset"), [("stl10", "STL10"), ("cifar100", "CIFAR100"), ("imagenet", "ImageNet")]
 )
-def test_absent_corpora(corpus: str, dataset: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=rf"error: .*{dataset}"):
-        prepare(monkeypatch, corpus, tmp_path)
+def test_absent_corpora(corpus: str, dataset: str, prepare: Prepare, tmp_path: Path) -> None:
+    prepare(corpus, tmp_path, refused=rf"error: .*{dataset}")
 
 
-def test_embedded_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embedded_images(prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("skimage", reason="the extra 'image' is not installed")
     monkeypatch.setattr(photographs, "PHOTOGRAPHS", ("coins.png", "page.png"))
-    prepare(monkeypatch, "embedded_images", tmp_path / "out")
-    assert re.search(r"2 classes: coins, page", capsys.readouterr().out)
+    printed = prepare("embedded_images", tmp_path / "out")
+    assert re.search(r"2 classes: coins, page", printed)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"photographs.npz", "digits.npz", "images.json"}

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refuses
 from torchvision.transforms import v2
 
 from cpc.data.images.files import read_square
@@ -90,8 +91,7 @@ def test_a_transparent_colour_without_a_channel_is_white(tmp_path: Path) -> None
 @pytest.mark.parametrize("mode", ["F", "I"])
 def test_values_without_a_known_black_and_white_are_refused(tmp_path: Path, mode: str) -> None:
     Image.new(mode, (8, 8), 70000).save(tmp_path / "a.tif")
-    with pytest.raises(ValueError, match=rf"a\.tif: has pixels of mode {mode} from 70000 to 70000.*convert it"):
-        read(tmp_path / "a.tif", 8)
+    refuses(rf"a\.tif: has pixels of mode {mode} from 70000 to 70000.*convert it", read, tmp_path / "a.tif", 8)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "webp"])
@@ -176,8 +176,7 @@ def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
 )
 def test_impossible_shapes_are_refused(tmp_path: Path, shape: tuple[int, int], message: str) -> None:
     smooth(8, 8).save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match=message):
-        pack_images(read_image_source(tmp_path, valid_share=0.0), *shape)
+    refuses(message, pack_images, read_image_source(tmp_path, valid_share=0.0), *shape)
     assert not (tmp_path / ".cpc_cache").exists()
 
 
@@ -194,7 +193,6 @@ def encoded(suffix: str) -> bytes:
 BAD_FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "truncated_jpeg": ("a.jpg", lambda: cut_off(encoded("jpeg")), "truncated"),
     "truncated_png": ("a.png", lambda: cut_off(encoded("png")), "damaged, truncated"),
-    "truncated_tiff": ("a.tif", lambda: encoded("tiff")[:200], "damaged, truncated"),
     "text": ("a.png", lambda: b"words " * 100, "not an image .its format is unknown to Pillow"),
     "empty": ("a.gif", lambda: b"", r"is empty \(0 bytes\)"),
     "broken_chunk": ("a.png", lambda: encoded("png").replace(b"IDAT", b"\0\0\0\0"), "damaged"),
@@ -205,5 +203,4 @@ BAD_FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {
 def test_a_bad_file_is_named(tmp_path: Path, case: str) -> None:
     name, content, reason = BAD_FILES[case]
     (tmp_path / name).write_bytes(content())
-    with pytest.raises(ValueError, match=rf"^{tmp_path / name}: .*{reason}"):
-        read(tmp_path / name, 16)
+    refuses(rf"^{tmp_path / name}: .*{reason}", read, tmp_path / name, 16)

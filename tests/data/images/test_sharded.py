@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from refusals import refuses
 
 from cpc import cli
 from cpc.data import Images, read_image_source
@@ -14,16 +14,10 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.pack import TABLE_NAME
 from cpc.data.sharding import shard_corpus
 from cpc.data.store.shards import INDEX_NAME, Shards
-from cpc.encoders.patch_grid import PatchGrid
+
+from .test_corpus import PATCHES
 
 NUM_IMAGES, SIDE = 40, 14
-
-
-class Geometry:
-    """What a corpus asks of an encoder."""
-
-    grid, num_channels, fully_convolutional = PatchGrid(8, 4), 3, False
-    pixel_mean = torch.linspace(0.25, 0.5, 3)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +38,7 @@ def sharded(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_source(source: str | Path, **options: object) -> ImageCorpus:
     options = {"image_size": 12, "load_size": SIDE, "flip": True, "augmentation": "none"} | options
-    return Images(source=str(source), **options).open(Geometry())
+    return Images(source=str(source), **options).open(PATCHES)
 
 
 def batches(source: str | Path, **options: object) -> list[bytes]:
@@ -76,10 +70,8 @@ def test_batches_and_statistics_are_those_of_the_images(source: Path, sharded: P
 def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
     with pytest.raises(ValueError, match=r"squares of 14 pixels in 3 channels, but `load_size` 12 in 3 channels is"):
         open_source(sharded, load_size=None).images  # noqa: B018
-    with pytest.raises(ValueError, match="`packed`=false is for image files"):
-        open_source(sharded, packed=False)
-    with pytest.raises(ValueError, match="is sharded already"):
-        shard_corpus(sharded, sharded.parent / "twice", image_size=14)
+    refuses("`packed`=false is for image files", open_source, sharded, packed=False)
+    refuses("is sharded already", shard_corpus, sharded, sharded.parent / "twice", image_size=14)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +80,12 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
         ({}, "give `image_size` for images, or write one of audio with"),
         ({"image_size": 8, "sample_rate_hz": 8000.0}, "`sample_rate_hz`=8000.0 does not apply to images"),
         ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes must have from 192"),
-        ({"image_size": 0}, "image_size"),
         ({"image_size": 8, "num_channels": 0}, "num_channels"),
-        ({"image_size": 8, "shard_mb": float("inf")}, "`shard_mb`=inf must be a finite number"),
         ({"image_size": 8, "shard_mb": float("nan")}, "`shard_mb`=nan must be a finite number"),
     ],
 )
 def test_options_of_another_kind(source: Path, tmp_path: Path, options: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        shard_corpus(source, tmp_path / "out", **options)
+    refuses(words, shard_corpus, source, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -108,5 +97,4 @@ def test_audio_in_shards_is_no_source_of_images(sharded: Path, tmp_path: Path) -
     (tmp_path / "manifest.csv").write_bytes((sharded / TABLE_NAME).read_bytes())
     (tmp_path / INDEX_NAME).write_text(json.dumps(index))
     assert Shards(tmp_path).num_bytes == NUM_IMAGES * SIDE * SIDE * 3
-    with pytest.raises(ValueError, match="holds no images: `cpc data shard` made it from other data"):
-        read_image_source(tmp_path)
+    refuses("holds no images: `cpc data shard` made it from other data", read_image_source, tmp_path)

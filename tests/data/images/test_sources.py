@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torchvision
 from PIL import Image
+from refusals import refuses
 
 from cpc.data.images.files import read_square
 from cpc.data.images.sources import read_image_source
@@ -81,13 +82,11 @@ def test_layouts_of_folders(tmp_path: Path, names: str, expected: str) -> None:
     ],
 )
 def test_folders_that_could_mean_two_things_are_refused(tmp_path: Path, names: list[str], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        read_image_source(write_images(tmp_path, *names))
+    refuses(complaint, read_image_source, write_images(tmp_path, *names))
 
 
 def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"no image below {tmp_path} \(found: nothing\)"):
-        read_image_source(tmp_path)
+    refuses(rf"no image below {tmp_path} \(found: nothing\)", read_image_source, tmp_path)
     for name in ("a.wav", "b.wav", "LICENCE", "my.npz"):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=r"found: 2 \.wav, 1 (\.npz|LICENCE), .*suffix: .*\.jpg.*train\.npz") as caught:
@@ -104,8 +103,7 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
     ],
 )
 def test_a_source_that_is_none_is_named(source: str | Path, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        read_image_source(source)
+    refuses(complaint, read_image_source, source)
 
 
 # Arrays.
@@ -183,19 +181,12 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"x_train": RGB}, "has no array 'images', only x_train"),
     "float": ({"images": RGB / 255}, r"images are float64 \[6, 5, 7, 3\], but must be uint8"),
     "channels_first": ({"images": RGB.transpose(0, 3, 1, 2)}, r"images are uint8 \[6, 3, 5, 7\], but"),
-    "one_image": ({"images": RGB[0, ..., 0]}, r"images are uint8 \[5, 7\], but"),
     "no_image": ({"images": RGB[:0]}, r"images are uint8 \[0, 5, 7, 3\], but .* n at least 1"),
     "few_labels": ({"images": RGB, "labels": [0, 1]}, r"labels is int64 \[2\], but must be whole numbers \[6\]"),
-    "real_labels": ({"images": RGB, "labels": np.zeros(6)}, r"labels is float64 \[6\], but must be whole"),
     "low_label": ({"images": RGB, "labels": [0, -2, 0, 0, 0, 0]}, "labels go from -2 to 0, but must lie in -1"),
     "wrapped_label": ({"images": RGB, "labels": np.array([2**64 - 1] + [0] * 5, np.uint64)}, "labels go from 0 to 184"),
-    "high_label": (
-        {"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]},
-        r"6 of 6 labels in .* are neither the index of one of 2 classes nor -1:\n  a:0: 2",
-    ),
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),
-    "few_splits": ({"images": RGB, "split": ["train"]}, r"split is <U5 \[1\], but must be strings \[6\]"),
     "strange_split": ({"images": RGB, "split": ["kept"] * 6}, "1 splits of .* are none of train, .*:\n  'kept'"),
     "pickled": ({"images": RGB, "labels": np.array([None] * 6)}, "cannot be read as an npz file .*allow_pickle"),
 }
@@ -205,37 +196,31 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 def test_arrays_of_another_kind_are_refused(tmp_path: Path, case: str) -> None:
     arrays, complaint = BAD_ARRAYS[case]
     path = save(tmp_path / "a.npz", **arrays)
-    with pytest.raises(ValueError, match=f"^({path}|a.npz): ({tmp_path}: )?{complaint}"):
-        read_image_source(path)
+    refuses(f"^({path}|a.npz): ({tmp_path}: )?{complaint}", read_image_source, path)
 
 
 def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "train.npz", images=RGB, labels=[0] * 6, classes=["a", "b"])
     save(tmp_path / "test.npz", images=RGB, labels=[2] * 6)
-    with pytest.raises(ValueError, match=r"6 of 12 labels .* neither the index of one of 2 classes(?s:.*)test:0: 2"):
-        read_image_source(tmp_path)
+    refuses(r"6 of 12 labels .* neither the index of one of 2 classes(?s:.*)test:0: 2", read_image_source, tmp_path)
     save(tmp_path / "test.npz", images=RGB, classes=["b", "a"])
-    with pytest.raises(ValueError, match=r"the classes of train and test differ: \['a', 'b'\] and"):
-        read_image_source(tmp_path)
+    refuses(r"the classes of train and test differ: \['a', 'b'\] and", read_image_source, tmp_path)
     (tmp_path / "test.npz").unlink()
     for name in ("valid", "val"):
         save(tmp_path / f"{name}.npz", images=RGB)
-    with pytest.raises(ValueError, match="two of these files are of one split"):
-        read_image_source(tmp_path)
+    refuses("two of these files are of one split", read_image_source, tmp_path)
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     path.write_text("words")
-    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as an npz file \(File is not a zip file\)"):
-        read_image_source(path)
+    refuses(rf"^{path}: cannot be read as an npz file \(File is not a zip file\)", read_image_source, path)
     save(path, images=np.tile(RGB, (20, 1, 1, 1)))
     content = bytearray(path.read_bytes())
     content[9000] ^= 255  # a pixel: the checksum is wrong
     path.write_bytes(content)
     table = read_image_source(path, valid_share=0.0)
-    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as an npz file \(Bad CRC-32"):
-        pixels(table, 0)
+    refuses(rf"^{path}: cannot be read as an npz file \(Bad CRC-32", pixels, table, 0)
 
 
 def test_npz_files_that_were_joined_are_refused(tmp_path: Path) -> None:
@@ -243,8 +228,7 @@ def test_npz_files_that_were_joined_are_refused(tmp_path: Path) -> None:
     first, second = (save(tmp_path / f"{name}.npz", images=RGB[:n]) for name, n in (("a", 6), ("b", 2)))
     path = tmp_path / "c.npz"
     path.write_bytes(first.read_bytes() + second.read_bytes())
-    with pytest.raises(ValueError, match=rf"^{path}: .*{first.stat().st_size} bytes lie before its arrays"):
-        read_image_source(path)
+    refuses(rf"^{path}: .*{first.stat().st_size} bytes lie before its arrays", read_image_source, path)
 
 
 def test_sequences_are_of_one_file_and_held_out_together(tmp_path: Path) -> None:
@@ -317,13 +301,11 @@ def test_stl10_that_is_not_whole(stl10: Path) -> None:
     labels = (folder / "test_y.bin").read_bytes()
     for wrong in (labels[:-1], labels[:-1] + b"\0", labels[:-1] + b"\x0b"):
         (folder / "test_y.bin").write_bytes(wrong)
-        with pytest.raises(ValueError, match=r"test_X\.bin or its labels are truncated or damaged"):
-            read_image_source(f"stl10:{stl10}")
+        refuses(r"test_X\.bin or its labels are truncated or damaged", read_image_source, f"stl10:{stl10}")
     (folder / "test_y.bin").write_bytes(labels)
     images = folder / "unlabeled_X.bin"
     images.write_bytes(images.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"unlabeled_X\.bin or its labels are truncated"):
-        read_image_source(f"stl10:{stl10}")
+    refuses(r"unlabeled_X\.bin or its labels are truncated", read_image_source, f"stl10:{stl10}")
     images.unlink()
     get = re.escape(f"torchvision.datasets.STL10('{stl10}', download=True)")
     with pytest.raises(ValueError, match=rf"stl10_binary holds no unlabeled_X\.bin; get STL10 with python -c .*{get}"):
@@ -373,8 +355,7 @@ def test_data_sets_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_imagenet_reports_on_its_validation_part(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no folder train, no val of ImageNet; torchvision.*unpacks"):
-        read_image_source(f"imagenet:{tmp_path}")
+    refuses(r"no folder train, no val of ImageNet; torchvision.*unpacks", read_image_source, f"imagenet:{tmp_path}")
     names = [f"train/n0144{number % 2}/{number}.JPEG" for number in range(40)]
     write_images(tmp_path, *names, "val/n01440/v.JPEG", "test/not_labelled.JPEG")
     table = read_image_source(f"imagenet:{tmp_path}", valid_share=0.1)
@@ -385,8 +366,7 @@ def test_imagenet_reports_on_its_validation_part(tmp_path: Path) -> None:
     assert 0 < Counter(table.splits)["valid"] < 12
     (tmp_path / "val/n01440").rename(tmp_path / "val2")
     write_images(tmp_path, "val/v.JPEG")
-    with pytest.raises(ValueError, match=r"val/v\.JPEG is not in the folder of a class"):
-        read_image_source(f"imagenet:{tmp_path}")
+    refuses(r"val/v\.JPEG is not in the folder of a class", read_image_source, f"imagenet:{tmp_path}")
 
 
 # The split `valid`.
@@ -419,10 +399,8 @@ def test_a_source_of_test_images_or_of_one_image_cannot_be_divided(tmp_path: Pat
 
 def test_tables_that_are_wrong_are_refused(tmp_path: Path) -> None:
     table = read_image_source(write_images(tmp_path, "train/a/1.png", "train/b/2.png", "valid/a/3.png"))
-    with pytest.raises(ValueError, match=r"1 names in .* occur more than once in the table:\n  x"):
-        replace(table, names=["x", "y", "x"])
-    with pytest.raises(ValueError, match="columns of a table must have the same length"):
-        replace(table, splits=["train"])
+    refuses(r"1 names in .* occur more than once in the table:\n  x", replace, table, names=["x", "y", "x"])
+    refuses("columns of a table must have the same length", replace, table, splits=["train"])
 
 
 def test_fewer_images_than_promised_take_no_memory(tmp_path: Path) -> None:
@@ -430,8 +408,7 @@ def test_fewer_images_than_promised_take_no_memory(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("images.npy", "w") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
         stream.write(bytes(64))
-    with pytest.raises(ValueError, match=r"a\.npz: cannot .*\(fewer images than its shape \[10{12}, 8"):
-        read_image_source(tmp_path / "a.npz")
+    refuses(r"a\.npz: cannot .*\(fewer images than its shape \[10{12}, 8", read_image_source, tmp_path / "a.npz")
 
 
 def test_one_image_under_two_names_is_refused(tmp_path: Path) -> None:
@@ -439,13 +416,11 @@ def test_one_image_under_two_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / "files/valid/cat").symlink_to("../train/cat")  # a folder is followed once: no double
     read_image_source(tmp_path / "files")
     (tmp_path / "files/valid/dog/1.png").symlink_to("../../train/cat/1.png")
-    with pytest.raises(ValueError, match=r"two names(?s:.*)train/cat/1\.png and valid/dog/1\.png"):
-        read_image_source(tmp_path / "files")
+    refuses(r"two names(?s:.*)train/cat/1\.png and valid/dog/1\.png", read_image_source, tmp_path / "files")
     (tmp_path / "arrays").mkdir()
     save(tmp_path / "arrays/train.npz", images=RGB)
     (tmp_path / "arrays/valid.npz").symlink_to("train.npz")
-    with pytest.raises(ValueError, match=r"two names(?s:.*)train\.npz and valid\.npz"):
-        read_image_source(tmp_path / "arrays")
+    refuses(r"two names(?s:.*)train\.npz and valid\.npz", read_image_source, tmp_path / "arrays")
 
 
 def test_an_image_that_is_only_large_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,5 +438,4 @@ def test_text_beyond_unicode_is_refused(tmp_path: Path, name: str) -> None:
     text = np.array(["train", "valid", "test"], dtype="<U8")
     text.view(np.uint32)[1] = 0x110000
     save(tmp_path / "a.npz", images=RGB[:3], labels=np.arange(3), **{name: text})
-    with pytest.raises(ValueError, match=rf"a\.npz.*{name} holds characters that are not in Unicode"):
-        read_image_source(tmp_path / "a.npz")
+    refuses(rf"a\.npz.*{name} holds characters that are not in Unicode", read_image_source, tmp_path / "a.npz")

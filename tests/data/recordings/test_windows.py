@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from refusals import refuses
 
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.pack import pack
@@ -116,14 +117,11 @@ def test_initialisation_windows_of_short_recordings_are_as_long_as_the_median(so
     assert window_samples == int(np.median(LENGTHS))
     assert (WindowDataset(source.samples, window_samples).initialisation(16, seed=0) > 0.05).all()
     silent = WindowDataset(SimpleNamespace(num_samples=np.zeros(3, np.int64), read=print), 1000)
-    with pytest.raises(ValueError, match="none of the 3 recordings holds a sample"):
-        silent.initialisation(16, seed=0)
+    refuses("none of the 3 recordings holds a sample", silent.initialisation, 16, seed=0)
 
 
 def test_arguments_that_do_not_fit(source: Source) -> None:
     with pytest.raises(ValueError, match="group_ids has 2 entries for 6 recordings"):
         WindowDataset(source.samples, WINDOW, group_ids=np.array([0, 1]))
-    with pytest.raises(ValueError, match="num_latents=0"):
-        WindowDataset(source.samples, WINDOW, labels=lambda *a: np.array(a))
-    with pytest.raises(ValueError, match="window_samples=0"):
-        WindowDataset(source.samples, 0)
+    refuses("num_latents=0", WindowDataset, source.samples, WINDOW, labels=lambda *a: np.array(a))
+    refuses("window_samples=0", WindowDataset, source.samples, 0)

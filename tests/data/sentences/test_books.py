@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 from cpc.data.sentences.books import Books, paragraphs, split_sentences
 
@@ -56,8 +57,7 @@ def test_a_path_says_the_split(tmp_path: Path) -> None:
         "train/b.txt": "train",
     }
     (tmp_path / "d.txt").write_text(TWO)
-    with pytest.raises(ValueError, match=r"dev/c\.txt names its split, but d\.txt does not"):
-        Books(tmp_path, **SHARES)
+    refuses(r"dev/c\.txt names its split, but d\.txt does not", Books, tmp_path, **SHARES)
 
 
 def test_books_that_cannot_be_used(tmp_path: Path) -> None:
@@ -74,11 +74,9 @@ def test_books_that_cannot_be_used(tmp_path: Path) -> None:
         assert len(Books(tmp_path, skip_bad=True, **SHARES).names) == 4
     with pytest.warns(UserWarning, match="went on without 2 of 7 books"):
         assert "old.txt" in Books(tmp_path, skip_bad=True, encoding="latin-1", **SHARES).names
-    with pytest.raises(ValueError, match="is not a folder"):
-        Books(tmp_path / "motto.txt", **SHARES)
+    refuses("is not a folder", Books, tmp_path / "motto.txt", **SHARES)
 
 
 def test_too_few_books_to_hold_some_out(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(TWO)
-    with pytest.raises(ValueError, match="too few, since train, valid, test"):
-        Books(tmp_path, **SHARES)
+    refuses("too few, since train, valid, test", Books, tmp_path, **SHARES)

@@ -8,11 +8,11 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
+from refusals import refuses
+from shared_data import real
 
 from cpc.data.sentences.labelled import bags, read_labelled, set_and_split, unit_rows
 from cpc.probes.store import as_tensor
-
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "sentclf"
 
 
 @pytest.fixture
@@ -45,40 +45,30 @@ def test_what_a_name_says() -> None:
 
 
 def test_refusals(source: Path) -> None:
-    with pytest.raises(ValueError, match=r"rt-polarity\.all, byte 16: 0xe9 is not UTF-8.*`encoding`"):
-        read_labelled(source)
-    with pytest.raises(ValueError, match="no such set; it has MR, TREC, mood"):
-        read_labelled(source, "latin-1").rows("CR")
-    with pytest.raises(ValueError, match="no such file or folder of labelled"):
-        read_labelled(source / "none")
+    refuses(r"rt-polarity\.all, byte 16: 0xe9 is not UTF-8.*`encoding`", read_labelled, source)
+    refuses("no such set; it has MR, TREC, mood", read_labelled(source, "latin-1").rows, "CR")
+    refuses("no such file or folder of labelled", read_labelled, source / "none")
     (source / "novel.txt").write_text("\n".join(f"Word{n} begins line {n}." for n in range(30)))
-    with pytest.raises(ValueError, match=r"novel\.txt has 30 lines with 30 different labels"):
-        read_labelled(source, "latin-1")
+    refuses(r"novel\.txt has 30 lines with 30 different labels", read_labelled, source, "latin-1")
     (source / "novel.txt").write_text("\n")
-    with pytest.raises(ValueError, match=r"novel\.txt has 0 lines"):
-        read_labelled(source, "latin-1")
+    refuses(r"novel\.txt has 0 lines", read_labelled, source, "latin-1")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("mood.txt", 'yes,"so it is"\nno,never\n', r"mood\.txt, line 1: the label 'yes,\"so'.*csv\.reader"),
-        ("mood.txt", "pos;so it is\nneg;never was\n", "line 1: the label 'pos;so'"),
         ("mood.tsv", '"pos"\t"so ""it"" is"\n"neg"\t"never"\n', "line 1: the label '\"pos\"'"),
         ("mood.tsv", "pos\tso it is\nneg never\n", "line 2: 0 tabs"),
-        ("mood.tsv", "a1\t0\t\tso it is\na1\t1\t\tnever\n", "line 1: 3 tabs"),
         ("mood.tsv", "pos\tso\n\tnever\n", "line 2: no label"),
-        ("mood.txt", '{"label": 0, "text": "so"}\n{"label": 1, "text": "no"}\n', "line 1: the label"),
         ("mood.csv", "0 so\n1 no\n", r"mood\.csv: labelled sentences are not read from a CSV"),
     ],
 )
 def test_tables_of_other_formats_are_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_labelled(tmp_path / name)
+    refuses(message, read_labelled, tmp_path / name)
     (tmp_path / name).rename(tmp_path / "mood.csv")
-    with pytest.raises(ValueError, match=r"found: 1 \.csv\).*if you have a CSV, write each line as"):
-        read_labelled(tmp_path)
+    refuses(r"found: 1 \.csv\).*if you have a CSV, write each line as", read_labelled, tmp_path)
 
 
 def test_labels_and_words_have_one_spelling(tmp_path: Path) -> None:
@@ -90,9 +80,8 @@ def test_labels_and_words_have_one_spelling(tmp_path: Path) -> None:
     assert bags("bow", [[normalize("NFD", "हिन्दी é"), "é हिन्दी"]]).shape == (2, 2)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real sets lie in ../shared/data/sentclf")
 def test_the_real_sets_have_their_published_sizes() -> None:
-    found = read_labelled(SHARED, "latin-1")
+    found = read_labelled(real("sentclf"), "latin-1")
     label_counts = {name: Counter(found.labels[row] for row in found.rows(name)) for name in found.names}
     assert sorted(label_counts["MR"].values()) == [5331, 5331]
     assert sorted(label_counts["MPQA"].values()) == [3312, 7294]

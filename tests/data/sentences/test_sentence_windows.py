@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.data import Sentences
 from cpc.data.sentences.corpus import SentenceCorpus
@@ -90,13 +91,8 @@ def test_packed_tokens_are_made_once(source: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_refusals(source: Path) -> None:
-    with pytest.raises(ValueError, match="no passage is of split 'test'; the splits are train, valid"):
-        opened(source).check("test")
-    with pytest.raises(ValueError, match="`passage_sentences`=3 is less than `window_sentences`=4"):
-        opened(source, passage_sentences=3)
-    with pytest.raises(ValueError, match="`max_tokens`=0"):
-        opened(source, max_tokens=0)
+    refuses("no passage is of split 'test'; the splits are train, valid", opened(source).check, "test")
+    refuses("`passage_sentences`=3 is less than `window_sentences`=4", opened, source, passage_sentences=3)
     with pytest.raises(ValueError, match="has no book of split 'all'"):
         Sentences(source=str(source), train_split="all").open(SentenceEncoder(5, 4, 4), is_training=True)
-    with pytest.raises(ValueError, match="holds no vocabulary"):
-        Sentences(source=str(source)).open(SentenceEncoder(5, 4, 4))
+    refuses("holds no vocabulary", Sentences(source=str(source)).open, SentenceEncoder(5, 4, 4))

@@ -1,5 +1,6 @@
 """`cpc embed` of files of signals: the channels of the run, and its precision."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 import torch
 
 import cpc
-from cpc.cli import main
 from cpc.data import Signals
 from cpc.encoders import SignalEncoder
 from cpc.probes.embed import embed
@@ -56,20 +56,17 @@ def test_channels_of_the_run(model: cpc.CPC, file: Path, tmp_path: Path, capsys:
 
 
 def test_advice_that_names_no_option_of_the_command_says_so(
-    model: cpc.CPC, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: cpc.CPC, file: Path, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     """The advice is right for `cpc.data.Signals`, where the message comes from."""
     folder = folder_of(model, tmp_path, ("x", "z"))
     (file.parent / "manifest.csv").write_text("path,split\nwalk.csv,valid\n")
     file.write_text("x,z\n" + "1,2\n" * 99 + "1,\n")
-    with pytest.raises(SystemExit):  # the file says no rate, and has that of the model
-        main(["evaluate", str(folder), "--data", str(file.parent)])
-    assert "; but cpc evaluate has no option for `missing`" in capsys.readouterr().err
+    told = refusal(["evaluate", str(folder), "--data", str(file.parent)])  # the rate is that of the model
+    assert "; but cpc evaluate has no option for `missing`" in told
     doubled = np.stack([np.arange(100) / 10, *np.ones((2, 100))], 1)  # seconds at half the model's rate
     np.savetxt(file, doubled, "%.9g", ",", header="time,x,z", comments="")
-    with pytest.raises(SystemExit):
-        main(["embed", str(folder), str(file), "--out", str(tmp_path / "out")])
-    told = capsys.readouterr().err
+    told = refusal(["embed", str(folder), str(file), "--out", str(tmp_path / "out")])
     assert "set --skip_bad" in told
     assert "; but cpc embed has no option for `sample_rate_hz`" in told
 

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 from opened import opened
+from refusals import refuses
 
 from cpc.data import Signals, index_folder
 from cpc.data.recordings.corpus import RecordingCorpus
@@ -78,8 +79,7 @@ def test_intervals_name_recordings_as_labels_of_the_index_do(tmp_path: Path, nam
 def test_a_folder_without_a_manifest_and_files_in_two_formats(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", "0,1", *WALK.T)
     np.save(tmp_path / "b.npy", SIT)
-    with pytest.raises(ValueError, match="does not say its sample rate"):
-        read_recordings(tmp_path)
+    refuses("does not say its sample rate", read_recordings, tmp_path)
     recordings = read_recordings(tmp_path, sample_rate_hz=12.5)
     assert recordings.names == ["a.csv", "b.npy"]
     assert recordings.splits == ["train", "train"]
@@ -113,8 +113,7 @@ def test_labels_that_end_after_their_recording_are_refused_with_both_times(tmp_p
     with pytest.warns(UserWarning, match=r"'half': the last label of a file ends at 0.5 of its recording"):
         assert corpus.labels("half").codes(1, 0, 1).tolist() == [0]
     assert corpus.labels("mark").codes(0, 40, 1).tolist() == [0]  # sparse marks may end anywhere
-    with pytest.raises(ValueError, match=r"labels 'annotation': 1 of 2 labelled"):
-        shard_corpus(tmp_path, tmp_path / "out")
+    refuses(r"labels 'annotation': 1 of 2 labelled", shard_corpus, tmp_path, tmp_path / "out")
 
 
 def test_labels_follow_the_clock_of_their_file(tmp_path: Path) -> None:
@@ -132,8 +131,7 @@ def test_lengths_are_those_of_the_samples(tmp_path: Path) -> None:
         stream.write(",\n" * 100)
     (tmp_path / "labels.csv").write_text("path,start,end,label\na,0,15,up\n")
     corpus = corpus_of(tmp_path, 10, sample_rate_hz=10.0, channels=["x"])
-    with pytest.raises(ValueError, match=r"labels until 15 s, recording until 10 s"):
-        corpus.labels("interval")
+    refuses(r"labels until 15 s, recording until 10 s", corpus.labels, "interval")
 
 
 def test_tables_beside_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,8 +153,7 @@ def test_tables_beside_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[
     codes = labels.codes(0, 0, 200)
     assert (np.flatnonzero(codes == 0).tolist(), np.flatnonzero(codes == 1).tolist()) == (list(range(20, 30)), [40])
     Path(f"{start}_events.tsv").write_text("onset\tduration\ttrial_type\nlate\t1\tgo\n")
-    with pytest.raises(ValueError, match=r"_events.tsv, line 2: an event from 'late' of duration '1'"):
-        read_recordings(tmp_path)
+    refuses(r"_events.tsv, line 2: an event from 'late' of duration '1'", read_recordings, tmp_path)
 
 
 def test_hypnograms_are_labels_of_their_recordings(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import Recordings, read_recordings
@@ -53,10 +54,8 @@ def test_edf_and_bdf(tmp_path: Path, suffix: str) -> None:
     notes = [edfio.EdfAnnotation(10, 2.5, "seizure"), edfio.EdfAnnotation(20.001, None, "blink")]
     path = tmp_path / f"night.{suffix}"
     file_class(signals, annotations=notes).write(path)
-    with pytest.raises(ValueError, match=r"different rates: Fp1 256 Hz, Cz 256 Hz, Temp 1 Hz; choose"):
-        read_recordings(path)
-    with pytest.raises(ValueError, match=r"has no channel 'Pz', only Fp1, Cz, Temp"):
-        read_recordings(path, channels=["Pz"])
+    refuses(r"different rates: Fp1 256 Hz, Cz 256 Hz, Temp 1 Hz; choose", read_recordings, path)
+    refuses(r"has no channel 'Pz', only Fp1, Cz, Temp", read_recordings, path, channels=["Pz"])
     recordings = read_recordings(tmp_path, channels=["Cz", "Fp1"])
     assert recordings.sample_rate_hz == 256
     packed = pack_signals(recordings, progress=False)
@@ -97,8 +96,7 @@ def test_wfdb(tmp_path: Path) -> None:
     expected[5:36_000], expected[36_000:] = 1, 0
     np.testing.assert_array_equal(rhythm.codes(0, 0, 70_000), expected)
     (tmp_path / "p1.dat").unlink()
-    with pytest.raises(ValueError, match=r"p1.hea names the signals .*p1.dat, which are absent"):
-        read_recordings(tmp_path)
+    refuses(r"p1.hea names the signals .*p1.dat, which are absent", read_recordings, tmp_path)
 
 
 def edf_with(path: Path, field: str, text: str, channel: int = 1) -> Path:
@@ -111,15 +109,8 @@ def edf_with(path: Path, field: str, text: str, channel: int = 1) -> Path:
         for name, each in zip("AB", values, strict=True)
     ]
     file_class(signals, data_record_duration=0.5).write(path)
-    widths = {
-        "label": 16,
-        "transducer": 80,
-        "unit": 8,
-        "physical_min": 8,
-        "physical_max": 8,
-        "digital_min": 8,
-        "digital_max": 8,
-    }
+    numbers = ("unit", "physical_min", "physical_max", "digital_min", "digital_max")
+    widths = {"label": 16, "transducer": 80, **dict.fromkeys(numbers, 8)}
     if field in widths:
         before = list(widths.values())[: list(widths).index(field)]
         first, width = 256 + 2 * sum(before) + channel * widths[field], widths[field]
@@ -143,8 +134,7 @@ def test_decimal_commas_and_fields_without_a_number(tmp_path: Path, suffix: str)
         ("duration", "0,5", r"the duration of a record is '0,5', no number"),
         ("size", "512", r"the header says that it has 512 bytes and 2 signals"),
     ):
-        with pytest.raises(ValueError, match=rf"a.{suffix}: {message}"):
-            read_recordings(edf_with(path, field, text))
+        refuses(rf"a.{suffix}: {message}", read_recordings, edf_with(path, field, text))
     edf_with(path, "digital_max", "")
     np.testing.assert_array_equal(decode(read_recordings(path, channels=["A"])), right[:, :1])  # as the advice says
     edf_with(path, "records", "-1")  # while it is recorded
@@ -166,8 +156,7 @@ def test_wfdb_with_several_samples_per_frame(tmp_path: Path) -> None:
     ]
     (tmp_path / "p.hea").write_text("\n".join([*lines, ""]))
     wfdb.wrann("p", "qrs", np.array([0, 100, 29_999]), ["N"] * 3, write_dir=str(tmp_path))
-    with pytest.raises(ValueError, match=r"p.hea: .* different rates: I 300 Hz, II 300 Hz, BP 100 Hz"):
-        read_recordings(tmp_path)
+    refuses(r"p.hea: .* different rates: I 300 Hz, II 300 Hz, BP 100 Hz", read_recordings, tmp_path)
     recordings = read_recordings(tmp_path, channels=["II", "I"])
     assert recordings.sample_rate_hz == 300
     np.testing.assert_allclose(
@@ -185,8 +174,7 @@ def test_an_unknown_format_names_the_known_ones(tmp_path: Path, name: str) -> No
     (tmp_path / name).write_text("@problemName P\n@data\n1,2,3:a\n")
     with pytest.raises(ValueError, match=rf"{name} is of no known format: known are folders, and files .npz .csv"):
         read_recordings(tmp_path / name, sample_rate_hz=1)
-    with pytest.raises(ValueError, match=r"no signal below .*suffix: .bdf .csv"):
-        read_recordings(tmp_path, sample_rate_hz=1)
+    refuses(r"no signal below .*suffix: .bdf .csv", read_recordings, tmp_path, sample_rate_hz=1)
 
 
 @pytest.mark.parametrize(("file", "package"), [("a.parquet", "pyarrow"), ("a.edf", "edfio"), ("a.hea", "wfdb")])

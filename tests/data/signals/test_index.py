@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.cli import main
 from cpc.data import Signals, index_folder
@@ -96,16 +97,13 @@ def test_without_groups_there_is_no_column_and_an_index_with_another_name_is_no_
 
 def test_refusals(folder: Path, tmp_path: Path) -> None:
     (folder / "p0" / "3_sit.csv").write_text("")
-    with pytest.raises(ValueError, match="1 of 22 signal files below"):
-        index_folder(folder, progress=False)
+    refuses("1 of 22 signal files below", index_folder, folder, progress=False)
     with pytest.warns(UserWarning, match="went on without 1 of 22 signal files"):
         assert len(index_folder(folder, skip_bad=True, progress=False)) == 21
-    with pytest.raises(ValueError, match="`num_ray_workers`=2 is for audio"):
-        index_folder(folder, num_ray_workers=2, overwrite=True, progress=False)
+    refuses("`num_ray_workers`=2 is for audio", index_folder, folder, num_ray_workers=2, overwrite=True, progress=False)
     with pytest.raises(ValueError, match="name both a group and a speaker"):
         index_folder(folder, speaker_level=0, speaker_pattern="(?P<group>p.)", overwrite=True)
     with pytest.raises(ValueError, match="name both a subject and a user as group of signals"):
         index_folder(folder, speaker_pattern=r"(?P<subject>p.)/(?P<user>\d)", overwrite=True)
     (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError, match=r"no audio below .*; signals: \.csv"):
-        index_folder(tmp_path / "none")
+    refuses(r"no audio below .*; signals: \.csv", index_folder, tmp_path / "none")

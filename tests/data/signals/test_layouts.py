@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from cpc.data.recordings.windows import PackedRecordings
 from cpc.data.signals.pack import pack_signals
@@ -51,14 +52,12 @@ def test_layouts_of_npz(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path, channels=["z", 0])[1], X.reshape(120, 3)[100:119][:, [2, 0]])
     assert read_recordings(path, sample_rate_hz=50).labels["label"].codes(1, 5, 2).tolist() == [105, 106]
     write(path, ecg=X[0, :, 0], sample_rate_hz=12.5)
-    with pytest.raises(ValueError, match=r"has no array 'x', only ecg, sample_rate_hz"):
-        read_recordings(path)
+    refuses(r"has no array 'x', only ecg, sample_rate_hz", read_recordings, path)
     write(path, x=X[0, :, 0], sample_rate_hz=12.5)
     recordings = read_recordings(path)
     assert (recordings.names, recordings.sample_rate_hz) == (["a.npz"], 12.5)
     np.testing.assert_array_equal(read(path, sample_rate_hz=None)[0][:, 0], X[0, :, 0])
-    with pytest.raises(ValueError, match=r"a.npz says 12.5 Hz, but `sample_rate_hz` is 50: leave the option out"):
-        read(path)
+    refuses(r"a.npz says 12.5 Hz, but `sample_rate_hz` is 50: leave the option out", read, path)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +65,9 @@ def test_layouts_of_npz(tmp_path: Path) -> None:
     [
         ({"x": X.swapaxes(1, 2)}, r"30 channels of 3 samples each look transposed"),
         ({"x": X.swapaxes(1, 2), "length": [30, 30, 30, 30]}, r"x seems to be \[n, C, T\], transpose it"),
-        ({"x": X.reshape(120, 3).T, "length": [60, 60]}, r"x seems to be \[C, total\], transpose it"),
         ({"x": X.reshape(120, 3), "length": [60, 61]}, r"lengths add up to 121 samples, but x has 120"),
         ({"x": X, "length": [30, 30]}, r"length has 2 entries of at most 30 samples, but x is \[n, T, C\]"),
-        ({"x": X, "length": [30, 0, 30, 30]}, r"length .* at least 1 each"),
         ({"x": X[:0]}, r"x is float32 \[0, 30, 3\], but must be real numbers"),
-        ({"x": X.astype(complex)}, r"x is complex128"),
-        ({"x": np.array(["a", "b"])}, r"x is <U1 \[2\], but must be real numbers"),
-        ({"x": np.array([[1, None]], dtype=object)}, r"must be real numbers|cannot be read as an npz"),
         ({"x": X, "user": [1, 2]}, r"user is int64 \[2\], but must be strings or whole numbers \[4\]"),
         ({"x": X, "channels": ["a"]}, r"channels is <U1 \[1\]"),
         ({"x": X, "sample_rate_hz": 0}, r"sample_rate_hz is 0, but must be one positive number"),
@@ -96,13 +90,11 @@ def test_arrays_that_are_no_labels_are_named(tmp_path: Path) -> None:
 
 def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X[0, :1])
-    with pytest.raises(ValueError, match=r"a.npy: 3 channels of 1 samples each look transposed"):
-        read(tmp_path / "a.npy")
+    refuses(r"a.npy: 3 channels of 1 samples each look transposed", read, tmp_path / "a.npy")
     np.testing.assert_array_equal(read(tmp_path / "a.npy", channels=[0, 1, 2])[0], X[0, :1])
     np.save(tmp_path / "a.npy", X)
     np.testing.assert_array_equal(read(tmp_path / "a.npy")[3], X[3])
-    with pytest.raises(ValueError, match=r"a.npy holds 4 recordings; in a folder each file is one"):
-        read(tmp_path)
+    refuses(r"a.npy holds 4 recordings; in a folder each file is one", read, tmp_path)
 
 
 NO_RATE = {"sample_rate_hz": None}
@@ -122,35 +114,27 @@ def times(*parts: range) -> str:
         ({"a.csv": "x\n"}, {}, r"a.csv: 1 channels of 0 samples|a.csv has no samples: remove it"),
         ({"a.csv": "0.5,-1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0.5, -1 are values, no names of columns"),
         ({"a.csv": "0,1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0, 1 may be names or the first sample"),
-        ({"a.csv": "-1.5,2,walk\n1,2,sit\n"}, {}, r"a.csv, line 1: -1.5 may be names or the first sample"),
         ({"a.csv": "time\n1\n"}, {}, r"a.csv has no channels, only the columns time"),
         ({"a.csv": "x\n1\n", "b.csv": "y\n1\n"}, {}, r"a.csv has the channels x; b.csv has y; set `channels` to"),
         ({"a.csv": "x\n1\n"}, {"channels": ["y"]}, r"a.csv has no channel 'y', only x, or the numbers"),
-        ({"a.csv": "x\n1\n"}, {"channels": [1]}, r"a.csv has no channel 1, only x"),
         ({"a.csv": "x,y\n1,2\n1,2\n"}, {"channels": ["x", 0]}, r"`channels` are x, 0, but must name .* each once"),
-        ({"a.csv": "x\n1\n"}, {"channels": []}, r"`channels` are empty, but must name"),
         ({"a.csv": "t,x\n0,1\n1,2\n", "b.csv": "t,x\n0,1\n2,2\n"}, NO_RATE, r"a.csv has 1 Hz, b.csv 0.5 Hz; the rec"),
         ({"a.csv": "time,x\n0,1\n1,2\n2,3\n"}, {}, r"'time' has a step of 1, 1 Hz in units of 1 s, .* is 50"),
         ({"a.csv": times(range(51), range(52, 101))}, NO_RATE, r"'time' steps by 2 before sample 51, on .* by 1.01"),
         ({"a.csv": times(range(6001), range(6000, 9000))}, NO_RATE, r"'time' steps by 0 before sample 6001"),
         ({"a.csv": "time,x\nnoon,1\nnight,2\n"}, {}, r"a.csv: line 2 on: the column 'time' holds no times"),
         ({"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"}, {}, r"1 of the 1 files in .* are absent:\n  .*b.csv"),
-        ({"a.csv": "x\n1\n", "manifest.csv": "path,y\na.csv,1\na.csv,2\n"}, {}, "1 paths occur more than once"),
         ({"a.csv": "x\n1\n", "manifest.csv": "path,offset\na.csv,3.5\n"}, {}, r"a.csv: offset is '3.5', but must be 0"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\na.csv,2,1,k\n"}, {}, r"row 1: a.csv from '2' to '1'"),
-        ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\nb.csv,1,2,k\n"}, {}, r"row 1: b.csv from '1' to '2'"),
         ({"a.csv": "x\n1\n", "a.tsv": "x\n1\n", "labels.csv": "path,start,end,label\na,1,2,k\n"}, {}, "of several rec"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end\n"}, {}, r"labels.csv has no column 'label', only path, st"),
-        ({"a.txt": "x\n1\n"}, {}, r"no signal below .*files are recognised by their suffix"),
         ({"a.csv": "x\n1\n"}, {"valid_share": 0.5}, r"too few, since train, valid"),
-        ({"a.csv": "x\n1\n"}, {"sample_rate_hz": -1}, r"`sample_rate_hz`=-1.* must be positive"),
     ],
 )
 def test_wrong_folders(tmp_path: Path, files: dict[str, str], options: dict[str, Any], message: str) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read(tmp_path, **options)
+    refuses(message, read, tmp_path, **options)
 
 
 def test_a_manifest_may_name_files_in_another_normal_form(tmp_path: Path) -> None:
@@ -173,7 +157,6 @@ def test_a_manifest_may_name_files_in_another_normal_form(tmp_path: Path) -> Non
         ("time", ["2024-10-27 02:59:59.0+02", "2024-10-27 02:00:00 +01:00", "2024-10-27 01:00:01 Z"], None, 1),
         ("time", ["2021-03-28", "2021-03-29"], None, 1 / 86400),
         ("seconds_elapsed", [0.0, 0.02, 0.04], None, 50),
-        ("elapsed time (ms)", [0, 4, 8], None, 250),
     ],
 )
 def test_columns_of_time(tmp_path: Path, header: str, times: list[Any], rate: float | None, expected: float) -> None:

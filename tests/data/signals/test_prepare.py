@@ -1,24 +1,15 @@
 """datasets/{hapt,watch,ludb,uea}/prepare.py on small trees of the published layouts, and on real ones beside them."""
 
 import gzip
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_data import Prepare, real
 
 from cpc.data.signals.recordings import Recordings, read_recordings
 
-REPOSITORY = Path(__file__).parents[3]
-SHARED = REPOSITORY.parent / "shared" / "data"
 RNG = np.random.default_rng(0)
-
-
-def prepare(monkeypatch: pytest.MonkeyPatch, corpus: str, *arguments: str | Path) -> None:
-    script = REPOSITORY / "datasets" / corpus / "prepare.py"
-    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
-    runpy.run_path(str(script), run_name="__main__")
 
 
 def samples(recordings: Recordings, row: int) -> np.ndarray:
@@ -45,15 +36,10 @@ def hapt(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
     return raw.parent, written
 
 
-def test_hapt(
-    monkeypatch: pytest.MonkeyPatch,
-    hapt: tuple[Path, dict[str, np.ndarray]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_hapt(prepare: Prepare, hapt: tuple[Path, dict[str, np.ndarray]], tmp_path: Path) -> None:
     root, written = hapt
     for source in (root, root / "RawData"):  # the same without RawData
-        prepare(monkeypatch, "hapt", source, "--out", tmp_path / "hapt.npz")
+        printed = prepare("hapt", source, "--out", tmp_path / "hapt.npz")
         recordings = read_recordings(tmp_path / "hapt.npz")
         assert (recordings.groups, recordings.splits) == (["1", "1", "2"], ["train", "train", "test"])
         assert recordings.channels == ["acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z"]
@@ -66,30 +52,25 @@ def test_hapt(
         assert codes(recordings, 2, 25) == [-1] * 19 + [11] * 6
         classes = recordings.labels["label"].classes
         assert [classes[code] for code in (4, 6, 11)] == ["standing", "stand to sit", "lie to stand"]
-    assert "3 recordings of 6 channels" in capsys.readouterr().out
+    assert "3 recordings of 6 channels" in printed
 
 
-def test_hapt_refusals(monkeypatch: pytest.MonkeyPatch, hapt: tuple[Path, dict[str, np.ndarray]]) -> None:
+def test_hapt_refusals(prepare: Prepare, hapt: tuple[Path, dict[str, np.ndarray]]) -> None:
     root, _ = hapt
     labels = root / "RawData" / "labels.txt"
     for line in ("1 1 13 3 10", "1 1 5 0 10", "1 1 5 3 41"):
         labels.write_text(line + "\n")
-        with pytest.raises(SystemExit, match=r"experiment 1 has activity .*has 40 samples, and activities are 1 to 12"):
-            prepare(monkeypatch, "hapt", root)
+        prepare("hapt", root, refused=r"experiment 1 has activity .*has 40 samples, and activities are 1 to 12")
     labels.write_text("1 1 5 3 10\n")
     (root / "RawData" / "gyro_exp03_user02.txt").write_text("1 2\n")
-    with pytest.raises(SystemExit, match=r"gyro_exp03_user02.txt has 2 columns, but must have 3"):
-        prepare(monkeypatch, "hapt", root)
+    prepare("hapt", root, refused=r"gyro_exp03_user02.txt has 2 columns, but must have 3")
     labels.unlink()
-    with pytest.raises(SystemExit, match=r"has neither hapt.npz nor the published files"):
-        prepare(monkeypatch, "hapt", root)
+    prepare("hapt", root, refused=r"has neither hapt.npz nor the published files")
     assert not list(root.glob("*.npz"))
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
-def test_watch(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_installed: bool
-) -> None:
+def test_watch(prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_installed: bool) -> None:
     lengths = [12, 20, 15]
     signals = [RNG.normal(size=(num_samples, 6)).astype(np.float32) for num_samples in lengths]
     about = {"subject": np.array([4, 4, 9]), "side": np.array([1, 0, 1])}
@@ -101,7 +82,7 @@ def test_watch(
         monkeypatch.syspath_prepend(tmp_path)
     else:
         np.savez(tmp_path / "watch.npz", x=np.concatenate(signals), length=lengths, label=labels, **about)
-    prepare(monkeypatch, "watch", tmp_path, "--out", tmp_path / "out.npz")
+    printed = prepare("watch", tmp_path, "--out", tmp_path / "out.npz")
     recordings = read_recordings(tmp_path / "out.npz")
     assert recordings.groups == ["4", "4", "9"]
     assert recordings.sample_rate_hz == 50
@@ -110,7 +91,7 @@ def test_watch(
     sides = recordings.labels["side"]
     assert [sides.classes[sides.codes(row, 0, 1)[0]] for row in range(3)] == ["right", "left", "right"]
     np.testing.assert_array_equal(samples(recordings, 1), signals[1])
-    assert "(published: 140)" in capsys.readouterr().out
+    assert "(published: 140)" in printed
 
 
 LEADS = ["i", "ii", "iii", "avr", "avl", "avf", "v1", "v2", "v3", "v4", "v5", "v6"]
@@ -137,11 +118,9 @@ def ludb(tmp_path: Path) -> tuple[Path, dict[int, np.ndarray]]:
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # pandas 3.1 about wfdb 4.3, which writes the record
-def test_ludb(
-    monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path, dict[int, np.ndarray]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ludb(prepare: Prepare, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
     root, written = ludb
-    prepare(monkeypatch, "ludb", root)
+    printed = prepare("ludb", root)
     recordings = read_recordings(root / "ludb_recordings.npz")
     assert (recordings.groups, recordings.splits) == (["4", "5", "6"], ["valid", "test", "train"])
     assert recordings.channels == LEADS
@@ -154,15 +133,15 @@ def test_ludb(
     sex, rhythm = (recordings.labels[task] for task in ("sex", "rhythm"))
     assert [sex.classes[sex.codes(row, 0, 1)[0]] for row in range(3)] == ["F", "M", "F"]
     assert rhythm.classes == ["Sinus bradycardia"]
-    assert "3 recordings of 12 channels" in capsys.readouterr().out
+    assert "3 recordings of 12 channels" in printed
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
-def test_ludb_at_another_rate(monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
+def test_ludb_at_another_rate(prepare: Prepare, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
     """The same signals at three quarters of the rate; each sample has the label of the nearest one."""
     root, _ = ludb
-    prepare(monkeypatch, "ludb", root)
-    prepare(monkeypatch, "ludb", root, "--out", str(root / "slow.npz"), "--rate_hz", "375")
+    prepare("ludb", root)
+    prepare("ludb", root, "--out", str(root / "slow.npz"), "--rate_hz", "375")
     before, after = (np.load(root / name) for name in ("ludb_recordings.npz", "slow.npz"))
     assert float(after["sample_rate_hz"]) == 375
     assert after["length"].tolist() == [-(-3 * length // 4) for length in before["length"].tolist()]
@@ -172,23 +151,18 @@ def test_ludb_at_another_rate(monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path,
     # What is far below both rates is the same, except near the ends.
     spectra = [np.fft.rfft(each["x"][: each["length"][0]], axis=0)[:30] / each["length"][0] for each in (before, after)]
     assert np.abs(spectra[1] - spectra[0]).mean() < 0.1 * np.abs(spectra[0]).mean()
-    with pytest.raises(SystemExit, match=r"(`rate_hz`|--rate_hz) is 0"):
-        prepare(monkeypatch, "ludb", root, "--rate_hz", "0")
+    prepare("ludb", root, "--rate_hz", "0", refused=r"(`rate_hz`|--rate_hz) is 0")
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
-def test_ludb_refusals(monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
+def test_ludb_refusals(prepare: Prepare, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
     root, _ = ludb
-    with pytest.raises(SystemExit, match=r"(`lead`|--lead) is 'v7'"):
-        prepare(monkeypatch, "ludb", root, "--lead", "v7")
-    with pytest.raises(SystemExit, match=r"4: header, signal or marks of lead v1 cannot be read"):
-        prepare(monkeypatch, "ludb", root, "--lead", "v1")
+    prepare("ludb", root, "--lead", "v7", refused=r"(`lead`|--lead) is 'v7'")
+    prepare("ludb", root, "--lead", "v1", refused=r"4: header, signal or marks of lead v1 cannot be read")
     header = root / "data" / "4.hea"
     header.write_text(header.read_text().replace(" avr\n", " AVR\n"))
-    with pytest.raises(SystemExit, match=r"4.hea has the leads i, ii, iii, AVR"):
-        prepare(monkeypatch, "ludb", root)
-    with pytest.raises(SystemExit, match=r"has neither ludb.npz nor PhysioNet's files"):
-        prepare(monkeypatch, "ludb", root.parent)
+    prepare("ludb", root, refused=r"4.hea has the leads i, ii, iii, AVR")
+    prepare("ludb", root.parent, refused=r"has neither ludb.npz nor PhysioNet's files")
 
 
 def write_ts(path: Path, values: np.ndarray, labels: list[str]) -> None:
@@ -213,11 +187,11 @@ def uea(tmp_path: Path) -> Path:
     return root
 
 
-def test_uea(monkeypatch: pytest.MonkeyPatch, uea: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uea(prepare: Prepare, uea: Path, tmp_path: Path) -> None:
     train = RNG.normal(size=(3, 2, 40))
     write_ts(uea / "Steps" / "Steps_TRAIN.ts", train, ["up", "down", "up"])
-    prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    printed = prepare("uea", uea, "--out", tmp_path / "out")
+    lines = [line.split() for line in printed.splitlines()[1:]]
     assert lines == [[name, "3", "2", "40", "2", "2"] for name in ("Steps", "Waves")]
     recordings = read_recordings(tmp_path / "out" / "Steps.npz", sample_rate_hz=10)
     assert recordings.splits == ["test"] * 2 + ["train"] * 3
@@ -225,33 +199,23 @@ def test_uea(monkeypatch: pytest.MonkeyPatch, uea: Path, tmp_path: Path, capsys:
     np.testing.assert_array_equal(samples(recordings, 3), train[1].T.astype(np.float32))
 
 
-def test_uea_refusals(monkeypatch: pytest.MonkeyPatch, uea: Path, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"has no file like NAME_TRAIN.ts"):
-        prepare(monkeypatch, "uea", tmp_path / "none")
+def test_uea_refusals(prepare: Prepare, uea: Path, tmp_path: Path) -> None:
+    prepare("uea", tmp_path / "none", refused=r"has no file like NAME_TRAIN.ts")
     write_ts(uea / "Waves" / "Waves_TEST.ts", RNG.normal(size=(2, 3, 40)), ["down", "up"])
-    with pytest.raises(SystemExit, match=r"Waves: the training part is .*must agree"):
-        prepare(monkeypatch, "uea", uea)
+    prepare("uea", uea, refused=r"Waves: the training part is .*must agree")
     path = uea / "Waves" / "Waves_TEST.ts"
     for data in ("1,2:3:up", "1,2:3,?:up", "(0,1),(1,2):(0,1),(1,2):up", "", "1,2:3,4:up\n1:3:up"):
         path.write_text(f"@data\n{data}\n")  # ragged, missing, with timestamps, empty
-        with pytest.raises(SystemExit, match=r"Waves_TEST.ts holds no recordings"):
-            prepare(monkeypatch, "uea", uea)
+        prepare("uea", uea, refused=r"Waves_TEST.ts holds no recordings")
     path.unlink()
-    with pytest.raises(SystemExit, match=r"has no Waves_TEST.ts, but both parts belong together"):
-        prepare(monkeypatch, "uea", uea)
+    prepare("uea", uea, refused=r"has no Waves_TEST.ts, but both parts belong together")
     write_ts(uea / "Waves" / "BasicMotions_TRAIN.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
     write_ts(uea / "Waves" / "BasicMotions_TEST.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
     (uea / "Waves" / "Waves_TRAIN.ts").unlink()
-    with pytest.raises(SystemExit, match=r"BasicMotions has 3 and 3 recordings, .*40, 40, 100, 6 are published"):
-        prepare(monkeypatch, "uea", uea)
+    prepare("uea", uea, refused=r"BasicMotions has 3 and 3 recordings, .*40, 40, 100, 6 are published")
 
 
 @pytest.mark.parametrize(("corpus", "num"), [("hapt", 42), ("watch", 140), ("ludb", 150)])
-def test_real_corpora(
-    monkeypatch: pytest.MonkeyPatch, corpus: str, num: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if not (SHARED / corpus).is_dir():
-        pytest.skip(f"no {corpus} beside the checkout (../shared/data/{corpus})")
-    prepare(monkeypatch, corpus, SHARED / corpus, "--out", tmp_path / "out.npz")
-    assert f"{num} recordings of" in capsys.readouterr().out
+def test_real_corpora(prepare: Prepare, corpus: str, num: int, tmp_path: Path) -> None:
+    assert f"{num} recordings of" in prepare(corpus, real(corpus), "--out", tmp_path / "out.npz")
     assert len(read_recordings(tmp_path / "out.npz")) == num

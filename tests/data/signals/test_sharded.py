@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from opened import opened
+from refusals import refuses
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc import cli
@@ -113,19 +114,16 @@ def test_a_run_on_shards_resumes_exactly_and_also_on_the_recordings(source: Path
         assert read(iter(resumed), 12) == expected
     other = loader(sharded, window_seconds=4.0)
     other.load_state_dict(state)
-    with pytest.raises(ValueError, match="window_samples"):
-        next(iter(other))
+    refuses("window_samples", iter, other)
 
 
 def test_missing_samples_stay_missing(tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(3, 200, 2))
     x[:, 20:90] = np.nan
     np.savez(tmp_path / "gaps.npz", x=x, sample_rate_hz=RATE_HZ)
-    with pytest.raises(ValueError, match="channel 0 is missing"):
-        shard_corpus(tmp_path / "gaps.npz", tmp_path / "out")
+    refuses("channel 0 is missing", shard_corpus, tmp_path / "gaps.npz", tmp_path / "out")
     shard_corpus(tmp_path / "gaps.npz", tmp_path / "out", missing="mask")
-    with pytest.raises(ValueError, match=r"have missing=mask\): set `missing` to mask"):
-        open_source(tmp_path / "out", labels=None)
+    refuses(r"have missing=mask\): set `missing` to mask", open_source, tmp_path / "out", labels=None)
     batch = open_source(tmp_path / "out", labels=None, missing="mask").windows(None).__getitems__([(0, 0)])
     np.testing.assert_array_equal(batch.x[0], x[0, :102].astype(np.float32))
     assert batch.is_known[0].sum() == 102 - 70
@@ -143,12 +141,9 @@ def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_pa
     ("change", "message"),
     [
         ({"missing": "no"}, "missing is 'no'"),
-        ({"names": ["a"]}, "a list of 6 str is missing"),
         ({"units": "mV"}, "a list of 2 str is missing"),
         ({"labels": {"mood": {"classes": ["a"], "codes": [1] * 6}}}, "integers from 1 to 1 lie outside of -1 to 0"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 1]] * 6}}}, "runs of labels do not fit"),
-        ({"labels": {"mood": {"classes": ["a"], "runs": []}}}, "zip"),
-        ({"labels": []}, "has no attribute"),
     ],
 )
 def test_damaged_tables_are_named(sharded: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -159,15 +154,12 @@ def test_damaged_tables_are_named(sharded: Path, tmp_path: Path, change: dict[st
     index = json.loads((folder / INDEX_NAME).read_text())
     index["files"][TABLE_NAME] = {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (folder / INDEX_NAME).write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=f"{TABLE_NAME}: is not a table of signals.*{message}"):
-        open_source(folder)
+    refuses(f"{TABLE_NAME}: is not a table of signals.*{message}", open_source, folder)
 
 
 def test_options_of_another_kind_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`num_channels`=1 does not apply to signals"):
-        shard_corpus(source, tmp_path / "out", num_channels=1)
+    refuses("`num_channels`=1 does not apply to signals", shard_corpus, source, tmp_path / "out", num_channels=1)
     (tmp_path / "manifest.csv").write_text("path\na.wav\n")
-    with pytest.raises(ValueError, match="`missing`=mask does not apply to audio"):
-        shard_corpus(tmp_path, tmp_path / "out", missing="mask")
+    refuses("`missing`=mask does not apply to audio", shard_corpus, tmp_path, tmp_path / "out", missing="mask")
     with pytest.raises(ValueError, match=r"`sample_rate_hz`=8000\.5 must be a whole number for audio"):
         shard_corpus(tmp_path, tmp_path / "out", sample_rate_hz=8000.5)

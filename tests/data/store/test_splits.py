@@ -90,11 +90,9 @@ def test_what_cannot_be_split() -> None:
         ("train2017 val2017 test2017", "train valid test"),
         ("train-clean-100 train-other-500 dev-clean evaluation", "train train valid test"),
         ("train", "train"),
-        ("train plane", ""),
         ("train_station train_track", ""),
         ("test_tube train_station cat", ""),
         ("train_val test", ""),
-        ("trainee tested", ""),
     ],
 )
 def test_folders_are_splits_if_all_of_them_say_one(folders: str, expected: str) -> None:

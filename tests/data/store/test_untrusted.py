@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 from cpc.agents.comparison import read_config as read_agent_config
 from cpc.candidates.bank import LatentBank
@@ -106,15 +107,13 @@ def bomb(kind: str) -> str:
         ("[" * 100_000, "nest"),
         ("a: b: c", "cannot be read as YAML"),
         ("a: \xff", "is not UTF-8"),
-        ("a: 2026-13-45", "cannot be read as YAML"),
         ("a: " + "x" * MOST_YAML_BYTES, "at most"),
     ],
 )
 def test_yaml_has_limits(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(content, encoding="latin-1")
     tracemalloc.start()
-    with pytest.raises(ValueError, match=rf"a\.yaml.*{message}"):
-        read_yaml(tmp_path / "a.yaml")
+    refuses(rf"a\.yaml.*{message}", read_yaml, tmp_path / "a.yaml")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * 2**20
@@ -137,15 +136,12 @@ def test_yaml_within_the_limits_is_what_pyyaml_reads(tmp_path: Path, value: Any)
 def test_json_has_limits(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"[" + b"[]," * 2**21 + b"[]]")  # 6 MB, as lists 120
-    with pytest.raises(ValueError, match=r"a\.json has more than 4194304 values"):
-        read_json(path)
+    refuses(r"a\.json has more than 4194304 values", read_json, path)
     path.write_bytes(b"[" * 100_000)
-    with pytest.raises(ValueError, match=r"a\.json is not JSON"):
-        read_json(path)
+    refuses(r"a\.json is not JSON", read_json, path)
     with path.open("wb") as file:
         file.truncate(2**40)  # takes no disk
-    with pytest.raises(ValueError, match=r"a\.json has 1099511627776 bytes, but such a file has at most 67108864"):
-        read_json(path)
+    refuses(r"a\.json has 1099511627776 bytes, but such a file has at most 67108864", read_json, path)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy.stats import chisquare
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -66,10 +67,8 @@ def test_a_part_of_the_corpus_may_be_shuffled_at_a_time() -> None:
         assert all(np.count_nonzero(np.diff(part) > 1) <= 16 for part in runs)  # neighbours come together
         assert all(np.mean(np.abs(np.diff(part)) < 20) < 0.3 for part in files.reshape(10, 160))  # yet are mixed
     assert (stream[0] != stream[1]).mean() > 0.99
-    with pytest.raises(ValueError, match="slots_at_once=15 must be at least 16"):
-        uniform(lengths, slots_at_once=15)
-    with pytest.raises(ValueError, match="slots_at_once"):
-        batches.load_state_dict(uniform(lengths).state_dict())
+    refuses("slots_at_once=15 must be at least 16", uniform, lengths, slots_at_once=15)
+    refuses("slots_at_once", batches.load_state_dict, uniform(lengths).state_dict())
 
 
 def test_starts_are_uniform() -> None:
@@ -128,28 +127,18 @@ def test_any_number_of_processes_may_go_on_with_the_batches_that_they_share() ->
 )
 def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], message: str) -> None:
     state = uniform(LENGTHS).state_dict()
-    with pytest.raises(ValueError, match=message):
-        uniform(**({"num_samples": LENGTHS} | changed)).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"sampler 'UniformBatches' -> 'SameGroupBatches'"):
-        same_speaker([200, 200], [0, 0]).load_state_dict(state)
+    refuses(message, uniform(**({"num_samples": LENGTHS} | changed)).load_state_dict, state)
+    refuses(r"sampler 'UniformBatches' -> 'SameGroupBatches'", same_speaker([200, 200], [0, 0]).load_state_dict, state)
     draws = WindowDataset(Ramps(LENGTHS), WINDOW + 1).draws
     other = UniformBatches(**draws, batch_size=4, seed=0)
-    with pytest.raises(ValueError, match=r"window_samples 100 -> 101"):
-        other.load_state_dict(state)
+    refuses(r"window_samples 100 -> 101", other.load_state_dict, state)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"seed": -1}, "seed=-1"),
-        ({"rank": 2, "world_size": 2}, r"rank=2, but must lie in 0\.\.1"),
-        ({"num_samples": [0, 0]}, "none of the 2 recordings holds a sample"),
-    ],
-)
-def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        uniform(**({"num_samples": LENGTHS} | options))
+def test_arguments_out_of_range() -> None:
+    refuses("batch_size=0", uniform, LENGTHS, batch_size=0)
+    refuses("seed=-1", uniform, LENGTHS, seed=-1)
+    refuses(r"rank=2, but must lie in 0\.\.1", uniform, LENGTHS, rank=2, world_size=2)
+    refuses("none of the 2 recordings holds a sample", uniform, [0, 0])
 
 
 def make_loader(batches: Any, num_workers: int) -> StatefulDataLoader:
@@ -265,26 +254,20 @@ def test_speakers_that_do_not_fit_are_named() -> None:
     lengths, groups = [300] * 5, [0, 0, 1, 2, 2]
     with pytest.raises(ValueError, match=r"1 speakers have a single file:\n  bert\n.*`loss.negatives`"):
         same_speaker(lengths, groups, group_names=["anna", "bert", "cleo"])
-    with pytest.raises(ValueError, match=r"single file:\n  1\n"):
-        same_speaker(lengths, groups)
-    with pytest.raises(ValueError, match=r"7 speakers have a single file:\n  0\n(.|\n)* 2 more"):
-        same_speaker([300] * 7, list(range(7)))
+    refuses(r"single file:\n  1\n", same_speaker, lengths, groups)
+    refuses(r"7 speakers have a single file:\n  0\n(.|\n)* 2 more", same_speaker, [300] * 7, list(range(7)))
     # One of two files is empty: that leaves a single one.
-    with pytest.raises(ValueError, match=r"single file:\n  1\n"):
-        same_speaker([300, 300, 300, 0], [0, 0, 1, 1])
+    refuses(r"single file:\n  1\n", same_speaker, [300, 300, 300, 0], [0, 0, 1, 1])
     check_same_speaker_pass(lengths, groups, 4, 1, distinct=False)
-    with pytest.raises(ValueError, match=r"2 of 5 files have no speaker"):
-        same_speaker(lengths, [0, 0, -1, -1, 0])
+    refuses(r"2 of 5 files have no speaker", same_speaker, lengths, [0, 0, -1, -1, 0])
     with pytest.raises(ValueError, match=r"speakers_per_batch=2, but there are only 1 speakers"):
         same_speaker([300, 300], [7, 7], groups_per_batch=2)
-    with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=3"):
-        same_speaker(lengths, groups, groups_per_batch=3)
+    refuses(r"batch_size=4 with speakers_per_batch=3", same_speaker, lengths, groups, groups_per_batch=3)
     with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=4: .* at least 2 windows"):
         same_speaker(lengths, groups, groups_per_batch=4)
     with pytest.raises(ValueError, match=r"batch_size=1 with speakers_per_batch=2: the batch of 3 processes must div"):
         same_speaker(lengths, groups, 1, groups_per_batch=2, world_size=3)
-    with pytest.raises(ValueError, match=r"group_ids has 2 entries for 5"):
-        same_speaker(lengths, [0, 0])
+    refuses(r"group_ids has 2 entries for 5", same_speaker, lengths, [0, 0])
     with pytest.raises(ValueError, match=r"speakers_per_batch 1 -> 2"):
         same_speaker([300] * 4, [0, 0, 1, 1], groups_per_batch=2).load_state_dict(
             same_speaker([300] * 4, [0, 0, 1, 1]).state_dict()
@@ -300,10 +283,8 @@ def test_a_stream_needs_no_modality() -> None:
     assert {start for _, start in drawn} == set(range(5))
     with pytest.raises(ValueError, match=r"items '\w+' -> '\w+'"):
         UniformBatches(np.array([2, 0, 1]), 6, **options).load_state_dict(batches.state_dict())
-    with pytest.raises(ValueError, match="none of the 2 items has a slot"):
-        UniformBatches(np.zeros(2), 1, **options)
+    refuses("none of the 2 items has a slot", UniformBatches, np.zeros(2), 1, **options)
     options = {"num_starts": 1, "batch_size": 2, "seed": 0}
     with pytest.raises(ValueError, match="2 of 3 items have no group, but batches of the same group need one"):
         SameGroupBatches(np.array([0, -1, -1]), num_slots=np.ones(3), **options)
-    with pytest.raises(ValueError, match="batch_size=2 on 2 processes exceeds the 3 items"):
-        SpreadBatches(np.arange(3), world_size=2, **options)
+    refuses("batch_size=2 on 2 processes exceeds the 3 items", SpreadBatches, np.arange(3), world_size=2, **options)

@@ -12,6 +12,7 @@ import soundfile
 import torch
 from opened import open_audio
 from PIL import Image
+from refusals import refuses
 
 from cpc.data import Images, Sentences
 from cpc.data.audio.index import index_folder
@@ -122,14 +123,11 @@ def test_other_tokens_in_sentences_of_the_same_length_are_refused(tmp_path: Path
     saved = made_from("saved", "Cold sea. Red sea. Red sun.")
     check_same_batches(saved, made_from("copy", "Cold sea. Red sea. Red sun."))
     for name, text in (("word", "Cold sea. Red sun. Red sea."), ("cut", "Cold sea red. Sea. Red sun.")):
-        with pytest.raises(ValueError, match="other content of passages"):
-            check_same_batches(saved, made_from(name, text))
+        refuses("other content of passages", check_same_batches, saved, made_from(name, text))
 
 
 def test_checkpoints_that_know_no_content_are_compared_by_what_they_know() -> None:
     here = {"seed": 0, "paths of audio files": "a", "held-out content of audio files": "b"}
     check_same_batches({"seed": 0}, here)
-    with pytest.raises(ValueError, match="seed 1 -> 0"):
-        check_same_batches({"seed": 1}, here)
-    with pytest.raises(ValueError, match="held-out content"):
-        check_same_batches(here, {"seed": 0})
+    refuses("seed 1 -> 0", check_same_batches, {"seed": 1}, here)
+    refuses("held-out content", check_same_batches, here, {"seed": 0})

@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import soundfile
+from refusals import refuses
 
 from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.manifest import read_manifest
@@ -64,8 +65,7 @@ def test_espeak_refuses_voices_it_does_not_have():
     with Espeak() as espeak:
         assert espeak.version.startswith("1.")
         for voice in (Voice("en-us", "nosuch"), Voice("en-nowhere", "f1")):
-            with pytest.raises(ValueError, match=rf"no voice '{voice.accent}\+{voice.variant}'"):
-                espeak.speak(TEXT, voice)
+            refuses(rf"no voice '{voice.accent}\+{voice.variant}'", espeak.speak, TEXT, voice)
 
 
 def test_every_voice_of_the_corpus_speaks_without_overdriving():
@@ -151,8 +151,7 @@ def test_speakers_are_balanced_and_held_out_voices_are_unheard():
         assert set(sexes) == {"f", "m"}
     assert draw_speakers(48, 8, seed=1) != speakers
     for num_heldout in (0, 48, 50):
-        with pytest.raises(ValueError, match=f"num_heldout_speakers={num_heldout} of num_speakers=48"):
-            draw_speakers(48, num_heldout, seed=0)
+        refuses(f"num_heldout_speakers={num_heldout} of num_speakers=48", draw_speakers, 48, num_heldout, seed=0)
 
 
 # --- signal
@@ -328,13 +327,11 @@ def test_provenance_tells_how_to_make_it_again(corpus):
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_the_same_arguments_give_the_same_bytes(corpus, tmp_path, num_workers):
     synthesize(tmp_path / "again", **SMALL, num_workers=num_workers)
-    assert (tmp_path / "again" / "alignments.csv").read_bytes() == (corpus / "alignments.csv").read_bytes()
-    assert (tmp_path / "again" / "manifest.csv").read_bytes() == (corpus / "manifest.csv").read_bytes()
-    assert json.loads((tmp_path / "again" / "corpus.json").read_text()) == json.loads(
-        (corpus / "corpus.json").read_text()
+    expected, found = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in (corpus, tmp_path / "again")
     )
-    for row in rows(corpus):
-        assert np.array_equal(samples_of(corpus, row), samples_of(tmp_path / "again", row))
+    assert found == expected
 
 
 def test_a_corpus_that_is_there_is_returned_at_once(corpus, monkeypatch):
@@ -358,8 +355,7 @@ def test_an_incomplete_corpus_is_named(tmp_path):
 
 def test_impossible_durations_are_refused(tmp_path, monkeypatch):
     for minutes in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="`minutes`="):
-            synthesize(tmp_path / "corpus", **(SMALL | {"minutes": minutes}))
+        refuses("`minutes`=", synthesize, tmp_path / "corpus", **SMALL | {"minutes": minutes})
     few = synthesis.prose.sentences()[:60]
     monkeypatch.setattr(synthesis.prose, "sentences", lambda: few)
     with pytest.raises(ValueError, match=r"has read all .* sentences of the .* split .*lower `minutes` or raise `num"):

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from cpc.data.store.fingerprints import count_copies, fingerprint_record
 from cpc.data.synthetic.prose import sentences
@@ -101,8 +102,7 @@ def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     write(tmp_path / "train.txt", "good")
     write(tmp_path / "valid.txt", "good too")
     (tmp_path / "test.txt").write_bytes("première\n".encode() + "caf\xe9\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"test\.txt, byte 13: 0xe9 is not UTF-8"):
-        Text(tmp_path)
+    refuses(r"test\.txt, byte 13: 0xe9 is not UTF-8", Text, tmp_path)
     with pytest.warns(UserWarning, match="went on without 1 of 3 files"):
         assert Text(tmp_path, skip_bad=True).splits == ["train", "valid"]
 
@@ -119,28 +119,21 @@ def test_runs_of_an_earlier_segmentation_are_of_another_text(tmp_path: Path) -> 
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no such file or folder"):
-        Text(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"no text below"):
-        Text(tmp_path)
+    refuses("no such file or folder", Text, tmp_path / "absent")
+    refuses(r"no text below", Text, tmp_path)
     write(tmp_path / "blank" / "train.txt", "", "  ")
-    with pytest.raises(ValueError, match="has only white space: pass a source with text"):
-        Text(tmp_path / "blank")
+    refuses("has only white space: pass a source with text", Text, tmp_path / "blank")
     shutil.rmtree(tmp_path / "blank")
     few = write(tmp_path / "few.txt", *numbered(0, 30))
-    with pytest.raises(ValueError, match="too few"):
-        Text(few)
+    refuses("too few", Text, few)
     write(tmp_path / "train.txt", *numbered(0, 30))
-    with pytest.raises(ValueError, match=r"train\.txt names its split, but few\.txt does not"):
-        Text(tmp_path)
+    refuses(r"train\.txt names its split, but few\.txt does not", Text, tmp_path)
     few.rename(tmp_path / "valid_test.txt")
-    with pytest.raises(ValueError, match="names the splits test, valid"):
-        Text(tmp_path)
+    refuses("names the splits test, valid", Text, tmp_path)
     lone = write(tmp_path / "alone" / "test.txt", "a")
     write(lone.parent / "train.txt", "a")
     write(lone.parent / "valid.txt", "a")
-    with pytest.raises(ValueError, match="no split 'other'; it has test, train, valid"):
-        next(Text(lone.parent).lines("other"))
+    refuses("no split 'other'; it has test, train, valid", next, Text(lone.parent).lines("other"))
 
 
 def test_the_embedded_prose_is_whole() -> None:

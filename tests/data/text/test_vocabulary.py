@@ -7,6 +7,7 @@ from itertools import pairwise
 from unicodedata import is_normalized, normalize
 
 import pytest
+from refusals import refuses
 
 from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary, build_vocabulary, byte_pairs, chunks, learn_merges
 
@@ -106,8 +107,7 @@ def test_vocabularies_of_earlier_releases_read_as_before_or_are_refused() -> Non
     english = ["don't", "café", "naïve", ",", "Œuvre", "слово", "½"]
     assert "segmentation" not in Vocabulary([*english, END, UNKNOWN], "words").description
     for tokens, symbol in (("words", "\u093f"), ("words", "我们"), ("subwords", "\u0bbe,"), ("whitespace", "e\u0301")):
-        with pytest.raises(ValueError, match=r"An earlier version of cpc made it.*train the model again"):
-            Vocabulary([symbol, END, UNKNOWN], tokens)
+        refuses(r"An earlier version of cpc made it.*train the model again", Vocabulary, [symbol, END, UNKNOWN], tokens)
     hindi = build_vocabulary(["यह किताब", "किताब"], tokens="words", num_tokens=3)
     assert hindi.description["segmentation"] == 2
     assert "segmentation" not in build_vocabulary(["यह किताब"], tokens="whitespace", num_tokens=3).description
@@ -115,15 +115,10 @@ def test_vocabularies_of_earlier_releases_read_as_before_or_are_refused() -> Non
 
 def test_refusals() -> None:
     for lines in ([], ["", " "]):
-        with pytest.raises(ValueError, match="the vocabulary would be empty"):
-            build_vocabulary(lines, tokens="words", num_tokens=10)
+        refuses("the vocabulary would be empty", build_vocabulary, lines, tokens="words", num_tokens=10)
     with pytest.raises(ValueError, match="num_tokens`=9 must be from 3 to the 7 different tokens"):
         build_vocabulary(LINES, tokens="words", num_tokens=9)
-    with pytest.raises(ValueError, match="num_tokens`=2 must be from 3 to the 7"):
-        build_vocabulary(LINES, tokens="words", num_tokens=2)
-    with pytest.raises(ValueError, match="the 11 characters of the training text"):
-        build_vocabulary(LINES, tokens="subwords", num_tokens=5)
-    with pytest.raises(ValueError, match="num_tokens`=500 must be at most"):
-        build_vocabulary(LINES, tokens="subwords", num_tokens=500)
-    with pytest.raises(ValueError, match="every symbol once"):
-        Vocabulary(["a", "a", END, UNKNOWN])
+    refuses("num_tokens`=2 must be from 3 to the 7", build_vocabulary, LINES, tokens="words", num_tokens=2)
+    refuses("the 11 characters of the training text", build_vocabulary, LINES, tokens="subwords", num_tokens=5)
+    refuses("num_tokens`=500 must be at most", build_vocabulary, LINES, tokens="subwords", num_tokens=500)
+    refuses("every symbol once", Vocabulary, ["a", "a", END, UNKNOWN])

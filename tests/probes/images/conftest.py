@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from opened import BOUND
 
 import cpc
 from cpc.contexts import PixelCNN
@@ -20,18 +21,6 @@ IMAGE_SIZE = 24
 CLASSES = ["columns", "rows"]
 SPLITS = ["train"] * 30 + ["valid"] * 8 + ["test"] * 14 + ["unlabelled"] * 4
 OF_THE_RUN = Images(source="unknown", batch_size=4, image_size=IMAGE_SIZE, load_size=SIDE, flip=True).saved_settings
-BOUND = {
-    "schema": 1,
-    "step": 7,
-    "steps": [2, 2],
-    "directions": ["down", "left"],
-    "split": "valid",
-    "strategy": "mixed",
-    "mi_bound_nats": [1.5, None],
-    "mi_ceiling_nats": [2.0, 2.0],
-    "standard_error_nats": [0.25, None],
-    "reading": "in-sequence candidates, not a bound on I(z; c)",
-}
 
 
 def tiny_model(seed: int = 0, *, fully_convolutional: bool = False) -> cpc.CPC:
@@ -53,7 +42,8 @@ def model() -> cpc.CPC:
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    provenance = {"step": 7, "data": OF_THE_RUN, "held_out": [BOUND]}
+    bound = BOUND | {"steps": [2, 2], "directions": ["down", "left"]}
+    provenance = {"step": 7, "data": OF_THE_RUN, "held_out": [bound]}
     cpc.save_pretrained(model, tmp_path / "run" / "model", provenance=provenance)
     return tmp_path / "run"
 

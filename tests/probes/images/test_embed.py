@@ -39,17 +39,10 @@ def test_a_grid_is_that_of_the_middle_of_the_image(
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, {"c": contexts, "z": latents}[features][0], atol=1e-5)
     config = json.loads((model_folder / "model" / "config.json").read_text())
-    assert json.loads(written[0].with_suffix(".json").read_text()) == {
-        "features": features,
-        "dim": {"c": 10, "z": 12}[features],
-        "patch_size": 16,
-        "stride": 8,
-        "num_channels": 3,
-        "image_size": 24,
-        "load_size": 28,
-        "model_sha256": config["sha256"],
-        "source": str(tmp_path / "in" / "deep" / "wide.png"),
-    }
+    sizes = {"patch_size": 16, "stride": 8, "num_channels": 3, "image_size": 24, "load_size": 28}
+    source = {"model_sha256": config["sha256"], "source": str(tmp_path / "in" / "deep" / "wide.png")}
+    described = json.loads(written[0].with_suffix(".json").read_text())
+    assert described == {"features": features, "dim": {"c": 10, "z": 12}[features]} | sizes | source
 
 
 def test_whole_images_for_a_fully_convolutional_encoder(tmp_path: Path, model: cpc.CPC) -> None:
