@@ -43,12 +43,7 @@ class Environment:
         check_fields(self, "environment.")
 
     def make(self) -> Any:
-        """Make an environment.
-
-        Raises:
-            ValueError: if the environment is not installed, its actions are not Discrete, or its observations hold
-                neither one picture nor a vector.
-        """
+        """Make an environment; it must have Discrete actions, and observations that are a vector or hold a picture."""
         environment = open_environment(self.name, **self.options)
         Choices(("Discrete",)).check(f"the actions of {self.name}", type(environment.action_space).__name__)
         if not _is_vector(environment.observation_space):

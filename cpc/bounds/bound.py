@@ -178,11 +178,7 @@ class BoundTally:
         self._sums.append(torch.stack(contrast[1:]).detach())
 
     def compute(self, strategy: str, split: str) -> Bound:
-        """Return the bound over all batches added so far.
-
-        Raises:
-            ValueError: if no batch was added.
-        """
+        """Return the bound over all batches added so far, of which there must be one."""
         Range(1).check(f"the number of batches of {split!r}", len(self.sums))
         if len(self.sums) > 1:
             units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 6, K]

@@ -47,9 +47,6 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
     """Return the estimate over the rows of all matrices.
 
     The mean of estimates would weight matrices instead of rows, and would bias logs of means.
-
-    Raises:
-        ValueError: if there is no estimate, or the estimates have different forms.
     """
     if len({(each.is_log, each.curve) for each in estimates}) != 1:
         raise ValueError(f"{len(estimates)} estimates cannot be pooled: give at least one, all of one estimator")
@@ -78,11 +75,7 @@ class EstimateTally:
         self.is_log, self.curve = estimate.is_log, estimate.curve
 
     def compute(self) -> tuple[float, float]:
-        """Return the estimate and its standard error in nats; the error of a single matrix is NaN.
-
-        Raises:
-            ValueError: if no matrix was added.
-        """
+        """Return the estimate and its standard error in nats; the error of a single matrix is NaN."""
         Range(1).check("the number of rows", sum(self.num_rows))
         joint, log_marginal = torch.stack(self.sums, 1)
         num_rows = torch.tensor(self.num_rows).to(joint)

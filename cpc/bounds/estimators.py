@@ -242,9 +242,6 @@ def moving_average_gradient(decay: int | float = DEFAULT_DECAY) -> Callable[[Sco
 
     Args:
         decay: decay of the average in [0, 1); 0 gives the uncorrected gradient.
-
-    Raises:
-        ValueError: if the decay is outside its range.
     """
     Range(0, 1, is_below=True).check("`decay`", decay)
     log_average: Tensor | None = None

@@ -48,11 +48,7 @@ class KernelMap(FixedDtype, ABC):
         return self(x)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise an error on vectors that this kernel cannot use.
-
-        Raises:
-            ValueError: if the width differs from D, or the kernel needs unit length and a vector has another length.
-        """
+        """Raise ValueError on vectors of another width than D, or without unit length if the kernel needs it."""
         check_tensor(name, vectors, "floats", (*vectors.shape[:-1], self.dim))
         if self.needs_normalised and vectors.numel():
             off = float((torch.linalg.vector_norm(vectors.float(), dim=-1) - 1).abs().max())

@@ -48,9 +48,6 @@ def allowed_matrix(
         group_id: the speaker of each sequence, -1 if unknown; the same-speaker strategies need it.
         candidate_sequence_id: ids of the sequences that supply candidates; None: `sequence_id`.
         candidate_group_id: the speakers of these sequences.
-
-    Raises:
-        ValueError: if the strategy is unknown, or is a same-speaker strategy and a speaker is unknown.
     """
     arguments = {"sequence_id": sequence_id, "group_id": group_id}
     arguments |= {"candidate_sequence_id": candidate_sequence_id, "candidate_group_id": candidate_group_id}
@@ -136,11 +133,7 @@ def check_rows(
     group_id: Int[Tensor, " B"] | None = None,
     nearest: int = 1,
 ) -> None:
-    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
-
-    Raises:
-        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
-    """
+    """Raise ValueError if a batch has no rows, or a row no negatives; only lengths and identities are read."""
     check_length(int(num_latents.max()), nearest)
     is_own = int(includes_own_sequence(strategy))
     num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own

@@ -72,13 +72,7 @@ class Writable:
     is_new: bool = False
 
     def check(self, label: str, value: Any) -> None:
-        """Check, before any work is done, that the path can be written.
-
-        Raises:
-            ValueError: if the path is a folder instead of a file, or a file instead of a folder, or must be new and
-                exists.
-            OSError: if the system does not allow it; the message has the reason and the folder.
-        """
+        """Check, before any work is done, that the path can be written: a ValueError, or an OSError with the reason."""
         path = Path(value)
         if self.is_new and path.is_dir():
             raise ValueError(f"{label}={path} already exists: name a new folder, or remove this one")

@@ -51,11 +51,7 @@ class Context(nn.Module):
 
     @checked
     def connect(self, input_dim: Count) -> None:
-        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder.
-
-        Raises:
-            ValueError: if the context is already connected with another width, or the width is below 1.
-        """
+        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder."""
         self.dim, input_dim = plain((self.dim, input_dim))  # torch's recurrent layers refuse numpy's numbers
         if self.input_dim == input_dim:
             return
@@ -92,12 +88,7 @@ class Context(nn.Module):
         return self._encode(z, state)
 
     def check_state(self, state: Any, z: Float[Tensor, "B *T D"]) -> tuple[Tensor, ...]:
-        """Return a state in the dtype of the parameters, or raise an error if the latents cannot continue from it.
-
-        Raises:
-            ValueError: unless the state is a tuple of floating tensors of `state_shapes`, for as many sequences as the
-                latents and on their device, and of no more bits than the parameters: rounding would be silent.
-        """
+        """Return a state in the dtype of the parameters, or raise an error if the latents cannot continue from it."""
         shapes = [(z.shape[0], *shape) for shape in self.state_shapes]
         dtype = functools.reduce(torch.promote_types, {each.dtype for each in self.parameters()} or {z.dtype})
         if isinstance(state, tuple) and len(state) == len(shapes) > 0:

@@ -65,9 +65,6 @@ def diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, s
 
     Returns:
         y `[B, T, C]`, and h after the last step `[B, 2, N, C]`.
-
-    Raises:
-        ValueError: if a tensor does not fit the others.
     """
     if torch.compiler.is_exporting():  # a comparison of sizes would fix them in the graph
         return _loop(inputs, decay, weight, skip, state)

@@ -70,9 +70,6 @@ def gru_layer(
         weight_hh: hidden weights `[3C, C]`.
         bias_ih: input bias `[3C]`.
         bias_hh: hidden bias `[3C]`.
-
-    Raises:
-        ValueError: if a tensor does not fit the others.
     """
     hiddens, *_ = _gru_layer(x, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
     return rearrange(hiddens[1:], "t b c -> b t c")

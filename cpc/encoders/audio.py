@@ -72,11 +72,7 @@ class AudioEncoder(WaveformEncoder):
         self.shortest_samples = shortest  # then every layer has an input besides padding
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Encode waveforms into latents.
-
-        Raises:
-            ValueError: if `x` is too short for a single latent.
-        """
+        """Encode waveforms, which must be long enough for one latent."""
         hidden = self._frames(x)
         for layer in self.layers:
             hidden = layer(layer.blocks(hidden))  # type: ignore[operator]
@@ -96,9 +92,6 @@ class AudioEncoder(WaveformEncoder):
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
 
         Layers are set one after the other.
-
-        Raises:
-            ValueError: the errors of `forward`; also if the audio is constant or not finite.
         """
         hidden = self._frames(x)
         for layer in self.layers:

@@ -82,11 +82,7 @@ class FrameEncoder(Encoder):
         return torch.randint(256, size, generator=generator, dtype=torch.uint8)
 
     def forward(self, x: Num[Tensor, "B T S H W"]) -> Float[Tensor, "B T D"]:
-        """Encode every stack of frames separately; pixels lie between 0 and 255.
-
-        Raises:
-            ValueError: if stacks or frames have another size.
-        """
+        """Encode every stack of frames separately; pixels lie between 0 and 255."""
         return self.latents_and_places(x)[0]
 
     def latents_and_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:

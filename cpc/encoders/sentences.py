@@ -59,11 +59,7 @@ class SentenceEncoder(Encoder):
         self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of each token and its neighbours
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of every sentence; zeros if a sentence has no token.
-
-        Raises:
-            ValueError: if an id is outside the vocabulary.
-        """
+        """Return the vector of every sentence; zeros if a sentence has no token."""
         check_range("tokens", x, -1, self.num_tokens, "tokens of the vocabulary")
         hidden = self.convolution(self._token_windows(x)).relu()
         return mean_over_tokens(hidden, x >= 0)

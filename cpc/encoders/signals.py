@@ -140,11 +140,7 @@ class SignalEncoder(Encoder):
         return -(-self.receptive_field_samples // self.hop_samples) - 1
 
     def forward(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "B T D"]:
-        """Encode signals into latents.
-
-        Raises:
-            ValueError: if `x` has another number of channels, or no sample.
-        """
+        """Encode signals of I channels and at least one sample."""
         num_latents = self.num_latents(x.shape[1])
         hidden, is_known = self._front(x)
         for layer in self.layers:
@@ -173,11 +169,7 @@ class SignalEncoder(Encoder):
         return torch.where(torch.rand(x.shape, generator=generator) < 0.1, math.nan, x)
 
     def set_channels(self, names: Sequence[str] | None, units: Sequence[str] | None) -> None:
-        """Set names and units of the channels; None if they are unknown.
-
-        Raises:
-            ValueError: if they are not one string for each channel, or two channels have one name.
-        """
+        """Set names, each once, and units of the channels; None if they are unknown."""
         for argument, values in (("channel_names", names), ("units", units)):
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             if values is not None and not (
@@ -195,9 +187,6 @@ class SignalEncoder(Encoder):
         """Set the statistics of each channel: mean, deviation, and floor of local deviations, in signal units.
 
         A channel that is constant in the training split keeps deviation and floor 1.
-
-        Raises:
-            ValueError: if a number is not finite, or a deviation is negative.
         """
         values = [torch.as_tensor(value, dtype=torch.float64) for value in (mean, std, floor)]
         for name, value, least in zip(("mean", "std", "floor"), values, (-math.inf, 0, 0), strict=True):
@@ -212,11 +201,7 @@ class SignalEncoder(Encoder):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S I"]) -> None:
-        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
-
-        Raises:
-            ValueError: the errors of `forward`; also if the signals are constant.
-        """
+        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only)."""
         hidden, is_known = self._front(x)
         for layer in self.layers:
             blocks = layer.blocks(hidden)  # type: ignore[operator]

@@ -51,11 +51,7 @@ class TokenEncoder(Encoder):
         self._table: tuple[Any, ...] = ()
 
     def forward(self, x: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of every token.
-
-        Raises:
-            ValueError: if `is_tied` and no table is connected; on a CPU, if an id is outside the vocabulary.
-        """
+        """Return the vector of every token; on a CPU an id outside the vocabulary is a ValueError."""
         if self.embedding is None and not self._table:
             raise ValueError("is_tied=True, but there is no class table: give the CPC a ClassTableLoss")
         if x.device.type == "cpu":  # a GPU would have to wait; its embedding kernel stops on invalid ids
@@ -68,9 +64,6 @@ class TokenEncoder(Encoder):
 
         Args:
             table: a `cpc.candidates.ClassTable` with one class per token.
-
-        Raises:
-            ValueError: if the number of classes differs from the number of tokens, or `is_tied` and the widths differ.
         """
         check_tensor("the class table", table.weight, "numbers", (self.num_tokens, self.dim if self.is_tied else "D"))
         self._table = (table,)  # in a tuple, so that nn.Module does not save the table's parameter a second time

@@ -58,9 +58,6 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
     The standard error of the bound is over batches. It covers only the choice of rows, since all rows use the same
     bank.
-
-    Raises:
-        ValueError: if the bank holds only latents of a row's own sequence.
     """
     tally, weights = BoundTally(model.steps), next(model.parameters())
     for on_cpu in held_out.batches(_HELD_OUT):

@@ -278,11 +278,7 @@ def write_labels(rows: Mapping[str, Mapping[str, str]], table: Path) -> None:
 
 
 def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: str) -> tuple[bytes, str]:
-    """Return the bytes and the suffix of the file in a cell.
-
-    Raises:
-        ValueError: if the cell is empty, its file lies outside the dataset, or its format is unknown.
-    """
+    """Return the bytes and the suffix of the file in a cell, which lies in the dataset and has a known format."""
     if not value or (value.get("bytes") is None and not value.get("path")):
         raise ValueError(f"{where} holds no file")
     path, content = str(value.get("path") or ""), value.get("bytes")

@@ -71,10 +71,6 @@ def plan(
         share: the sequences that this rank predicts; None: all.
         num_negatives: number of negatives to draw per row; None: all.
         shared_across_steps: draw once per place for all steps.
-
-    Raises:
-        ValueError: the errors of `check_rows` for the sequences of all ranks, so that all ranks raise them; or if the
-            batch has no row.
     """
     sequence_id, group_id = identities_read(strategy, sequences.ids, sequences.group_id)
     key = sequences._replace(sequence_id=sequence_id, group_id=group_id).cache_key()

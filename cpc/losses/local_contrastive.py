@@ -31,11 +31,7 @@ class LocalContrastive(Contrastive):
     num_places: int
 
     def connect(self, encoder: Any, context: Any) -> int:
-        """Return the width of the queries: the sum of the widths of all places.
-
-        Raises:
-            ValueError: if the encoder has no places.
-        """
+        """Return the width of the queries: the sum of the widths of all places, which the encoder must have."""
         if not hasattr(encoder, "latents_and_places"):
             raise ValueError(
                 f"model.loss is {type(self).__name__}, which predicts places of frames, but {type(encoder).__name__} "

@@ -35,11 +35,7 @@ class RowLosses(NamedTuple):
 
     @property
     def mi_nats(self) -> float:
-        """Mean of log N - L over the rows that have a negative; `reading` is its interpretation.
-
-        Raises:
-            ValueError: if candidates are classes, whose information is H - L, or if no row has a negative.
-        """
+        """Mean of log N - L over the rows that have a negative; `reading` is its interpretation."""
         if self.objective is not None:
             raise ValueError(f"log N - L of classes ({self.objective}) is no information: use their entropy minus L")
         read = self.num_candidates.double().log() - self.loss_nats.double()

@@ -36,10 +36,6 @@ def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple
 
     Every rank of the default process group must call this at the same time. Ranks may have different numbers of
     sequences.
-
-    Raises:
-        ValueError: on every rank: if the ranks have different numbers of latents, only some ranks have a
-            `sequence_id`, or a strategy needs speakers that are unknown.
     """
     num, geometry = len(sequences.num_latents), sequences.geometry
     if not _has_other_ranks():

@@ -26,11 +26,7 @@ MIN_POINTS = 1500
 
 
 def write_export(path: Path, library: Library) -> None:
-    """Write the table of runs, all charts of training, those of each held-out strategy, and the options.
-
-    Raises:
-        ValueError: if the library holds no run.
-    """
+    """Write the table of runs, all charts of training, those of each held-out strategy, and the options."""
     runs = list(library.runs.values())
     if not runs:
         roots = replace_surrogates(", ".join(map(str, library.roots)))

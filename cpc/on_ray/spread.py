@@ -28,11 +28,6 @@ def spread(
     time. If a worker dies, another worker repeats its item, so the function must write files atomically. Workers use
     the current folder of this process; all machines of the cluster must see the same files. Messages call an item
     `name(item)`.
-
-    Raises:
-        ValueError: if places cannot be reserved; see `reserved`.
-        OSError: if workers die three times at the same item; the message names the item.
-        Exception: the first exception of `start` or of the function that it returns.
     """
     with reserved("num_ray_workers", num_workers, num_gpus=num_gpus) as places:
         ray = import_ray()

@@ -20,11 +20,7 @@ from cpc.pretraining.batch_checks import check_batches
 
 
 class PretrainingData(pl.LightningDataModule):
-    """The training and held-out batches of a run.
-
-    Raises:
-        ValueError: if the held-out split equals the training split, or an option cannot be written as JSON.
-    """
+    """The training and held-out batches of a run."""
 
     training: Training
     held_out: HeldOutBatches

@@ -85,9 +85,6 @@ def train(
     Adam has learning rate 1e-3, and the norm of the gradient is clipped to 10. The critic is trained on all levels, one
     after the other: `num_steps` on each, after which its estimators are measured on new matrices. The estimators
     `names` share one objective (a group of `trainable`).
-
-    Raises:
-        FloatingPointError: if the objective is not finite.
     """
     generator = torch.Generator().manual_seed(seed)
     sample = tuple(values.float() for values in tasks[0].sample(NUM_STANDARDISED, generator))

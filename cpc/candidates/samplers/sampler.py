@@ -152,9 +152,6 @@ class Sampler(FixedDtype, ABC):
             targets_of: a function from the index of a batch, without upper limit, to all targets of this batch on all
                 processes together, padded with -1.
             num_batches: batches in an epoch.
-
-        Raises:
-            ValueError: if the sampler cannot serve one of the batches.
         """
 
     def set_step(self, batch: int) -> None:
@@ -170,11 +167,7 @@ class Sampler(FixedDtype, ABC):
             self.set_counts(counts)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
-        """Set the counts that define the proposal; only for samplers that are built from counts.
-
-        Raises:
-            ValueError: if a count is negative or not finite, all counts are zero, or a class has no count.
-        """
+        """Set the counts that define the proposal: finite, not negative and not all zero; few samplers have any."""
         raise ValueError(f"{type(self).__name__} has no counts: its proposal is not defined by them")
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -244,11 +237,7 @@ def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Te
 
 
 def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
-    """Return targets as `[M, T]`.
-
-    Raises:
-        ValueError: if targets do not fit the queries, are not classes or repeat in a row, or a row has no target.
-    """
+    """Return targets as `[M, T]`; a ValueError if one is no class or repeats in its row, or a row has none."""
     check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
     Range(1).check("the number of targets", targets.numel())
     targets = targets.reshape(num_rows, -1)

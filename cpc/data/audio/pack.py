@@ -139,12 +139,7 @@ _MAX_FACTOR = 256  # enough for 192 kHz to 1 kHz
 
 
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
-    """Read a whole audio file, mono, at `sample_rate_hz`.
-
-    Raises:
-        ValueError: if the file is missing, damaged, truncated, without samples, or holds NaN or infinity. The message
-            names the file.
-    """
+    """Read a whole audio file, mono, at `sample_rate_hz`; a ValueError names a file that is damaged or holds NaN."""
     return np.concatenate(list(read_blocks(path, sample_rate_hz)))
 
 

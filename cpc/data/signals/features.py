@@ -153,9 +153,6 @@ def hand_features(windows: Windows, sample_rate_hz: Positive) -> Float32[np.ndar
 
     NaN is a missing sample. It counts as the mean of the channel's other samples in the window, and as 0 if there are
     none. The correlation with a constant channel is 0. Features are finite for every window, one of one sample too.
-
-    Raises:
-        ValueError: if `windows` is not `[n, T, C]` with at least one sample and one channel, or has infinite values.
     """
     if windows.ndim != 3 or 0 in windows.shape[1:]:
         legal = "[n, T, C], with at least one sample and one channel"

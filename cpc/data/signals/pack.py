@@ -37,10 +37,6 @@ def pack_signals(
 
     Values are in the recordings' `units`; missing samples are NaN. Warnings name constant channels, and recordings of
     whole numbers whose range is a hundred times that of others.
-
-    Raises:
-        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`).
-        OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
     """
     beside = recordings.source if recordings.source.is_dir() else recordings.source.parent
     packs = beside / ".cpc_cache" if cache_dir is None else Path(cache_dir)

@@ -43,11 +43,7 @@ def info_nce_rows(
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "auto",
 ) -> RowLosses:
-    """Return what `cpc.losses.definition.info_nce_rows` defines; no step waits for a GPU.
-
-    Raises:
-        ValueError: if `compute` is unknown, or would round float64 queries.
-    """
+    """Return what `cpc.losses.definition.info_nce_rows` defines; no step waits for a GPU."""
     _COMPUTE.check("compute", compute)
     if compute == "reference":
         return info_nce_definition(queries, candidates, rows, drawn, bias)
@@ -173,11 +169,7 @@ def mask_unused(
 
 
 def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return queries divided by the temperature, in the dtype of scores unless the temperature is the number 1.
-
-    Raises:
-        ValueError: if the temperature is not one positive, finite number.
-    """
+    """Return queries divided by the temperature, in the dtype of scores unless the temperature is the number 1."""
     if not isinstance(temperature, int | float | Tensor) or torch.as_tensor(temperature).numel() != 1:
         raise ValueError(f"temperature={temperature!r} must be a number or a tensor of one element")
     if not 0 < temperature < torch.inf:
