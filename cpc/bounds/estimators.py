@@ -20,8 +20,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.bounds.critic_losses import anchored_info_nce, jensen_shannon
-from cpc.bounds.estimates import Estimate, log_mean_exp
-from cpc.bounds.score_matrix import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
+from cpc.bounds.estimates import (
+    Candidates,
+    Estimate,
+    Positives,
+    ScoreMatrix,
+    log_mean_exp,
+    log_sum_of_others,
+    split_scores,
+)
 from cpc.bounds.smallest_kl import log_softplus, smallest_kl
 from cpc.config.argument_rules import Range
 from cpc.data.tensors import check_tensor

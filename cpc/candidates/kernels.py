@@ -13,9 +13,8 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.candidates.fixed_dtype import FixedDtype
 from cpc.config.argument_rules import Count, Positive, checked
-from cpc.data.tensors import check_tensor
+from cpc.data.tensors import FixedDtype, check_tensor
 
 NORM_TOLERANCE = 1e-3  # rounding error of the length of a vector that was normalised in bfloat16
 Projection = Literal["gaussian", "orthogonal"]

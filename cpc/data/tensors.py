@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.config.argument_rules import DeviceName, plain
 from cpc.data.store.contents import say
@@ -120,3 +120,18 @@ def check_precision(**tensors: Tensor) -> None:
     if torch.float64 in dtypes and len(dtypes) > 1:
         named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in tensors.items())
         raise ValueError(f"{named}: float64 cannot be combined with other dtypes; convert it with .float()")
+
+
+class FixedDtype(nn.Module):
+    """A module whose tensors move to another device with the model, but keep their dtype when the model is cast.
+
+    Without it `model.bfloat16()` would round the tables of a sampler: the proposal that it samples from would no longer
+    be the proposal whose log probabilities it returns.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FixedDtype":
+        def move_only(tensor: Tensor) -> Tensor:
+            changed = fn(tensor)
+            return changed if changed.dtype == tensor.dtype else tensor.to(changed.device)
+
+        return super()._apply(move_only, recurse)

@@ -18,8 +18,7 @@ from cpc.data.tensors import moved
 from cpc.losses import ContrastiveOutput, bank_loss
 from cpc.losses.contrastive import flat_queries, predicted
 from cpc.losses.output import RowLosses, sum_by_step
-from cpc.losses.rows import rows_mask, rows_of
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Sequences, rows_mask, rows_of
 from cpc.model import CPC
 from cpc.predictors import Output
 

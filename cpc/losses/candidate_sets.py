@@ -26,8 +26,7 @@ from cpc.candidates.strategies import (
 from cpc.data.tensors import moved
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import on_device
-from cpc.losses.rows import Geometry, rows_mask, rows_of
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Geometry, Sequences, rows_mask, rows_of
 
 
 class Share(NamedTuple):

@@ -24,8 +24,7 @@ from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, accepted, objective_of
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
 from cpc.losses.ranks import gather_row_counts
-from cpc.losses.rows import positions_ahead
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Sequences, positions_ahead
 from cpc.predictors import Output
 
 

@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 
 from cpc.config.argument_rules import Natural, checked
 from cpc.losses.output import ContrastiveOutput
-from cpc.losses.rows import Geometry
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Geometry, Sequences
 from cpc.predictors import Output
 
 

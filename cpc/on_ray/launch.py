@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple
 
 from cpc.config.argument_rules import Count, Range, checked
-from cpc.on_ray.places import enter, import_ray, reserved
+from cpc.on_ray.spread import enter, import_ray, reserved
 
 _LISTEN_SECONDS = 0.5
 

@@ -17,7 +17,7 @@ needs_two_cores = pytest.mark.skipif(
 
 SWITCHES = """
 import os, resource, torch
-from cpc.native.waiting import idle_threads
+from cpc.native.processor import idle_threads
 
 net = torch.nn.Sequential(*(torch.nn.Conv1d(64, 64, 3, padding=1) for _ in range(8)))
 x = torch.randn(8, 64, 400, generator=torch.Generator().manual_seed(0))
@@ -60,7 +60,7 @@ in_operation.wait()
 
 UNTIL_ASLEEP = """
 import subprocess, sys, threading, time
-from cpc.native.waiting import watch_cores
+from cpc.native.processor import watch_cores
 
 def has_idle_threads():
     return any(thread.name == "cpc-idle" for thread in threading.enumerate())

@@ -11,8 +11,15 @@ from typing import Annotated, Any
 
 import torch
 
-from cpc.bounds.calibration.critics import CRITICS
-from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Measured, measure_exact, train, trainable
+from cpc.bounds.calibration.training import (
+    CRITICS,
+    LEARNING_RATE,
+    MOST_GRADIENT,
+    Measured,
+    measure_exact,
+    train,
+    trainable,
+)
 from cpc.bounds.critic_losses import DEFAULT_ANCHOR
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_bound_nats

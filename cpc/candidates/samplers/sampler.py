@@ -12,9 +12,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.fixed_dtype import FixedDtype
 from cpc.config.argument_rules import Choices, Count, Range, checked
-from cpc.data.tensors import check_finite, check_range, check_tensor
+from cpc.data.tensors import FixedDtype, check_finite, check_range, check_tensor
 
 Hits = Literal["keep", "remove", "exclude"]
 HITS: tuple[str, ...] = get_args(Hits)
