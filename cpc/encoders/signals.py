@@ -144,7 +144,7 @@ class SignalEncoder(Encoder):
         num_latents = self.num_latents(x.shape[1])
         hidden, is_known = self._front(x)
         for layer in self.layers:
-            hidden, is_known = layer.rectified(layer(layer.blocks(hidden)), is_known)  # type: ignore[operator]
+            hidden, is_known = layer.rectified(layer(hidden), is_known)  # type: ignore[operator]
         return hidden[:, :num_latents]
 
     def num_latents(self, num_samples: Samples) -> Samples:
@@ -204,9 +204,8 @@ class SignalEncoder(Encoder):
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only)."""
         hidden, is_known = self._front(x)
         for layer in self.layers:
-            blocks = layer.blocks(hidden)  # type: ignore[operator]
-            layer.initialise_from(blocks)  # type: ignore[operator]
-            hidden, is_known = layer.rectified(layer(blocks), is_known)  # type: ignore[operator]
+            layer.initialise_from(hidden)  # type: ignore[operator]
+            hidden, is_known = layer.rectified(layer(hidden), is_known)  # type: ignore[operator]
 
     def standardised(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "n I"]:
         """Return the standardised samples; NaN where missing."""
@@ -263,13 +262,6 @@ class SignalLayer(NormedConvolution):
         self.stride = stride
         self.padding = kernel - stride if causal else (kernel - stride) // 2
 
-    def blocks(self, x: Tensor) -> Tensor:
-        """Return the input of `forward`: padded to whole strides, with `padding` zeros before the signal."""
-        kernel = self.weight.shape[2]
-        num_outputs = (x.shape[1] + self.stride - 1) // self.stride
-        length = (num_outputs - 1 + -(-kernel // self.stride)) * self.stride
-        return F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
-
     def rectified(self, x: Tensor, is_known: Tensor) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T 1"]]:
         """Return the ReLU, zero where the stride of an output has no known input, and which outputs are known."""
         num_samples = x.shape[1] * self.stride
@@ -278,4 +270,7 @@ class SignalLayer(NormedConvolution):
         return x.relu() * is_known, is_known
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
-        return convolve_blocks(x, weight, bias, self.stride)
+        num_outputs = -(-x.shape[1] // self.stride)
+        length = (num_outputs - 1 + -(-weight.shape[2] // self.stride)) * self.stride
+        blocks = F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
+        return convolve_blocks(blocks, weight, bias, self.stride)
