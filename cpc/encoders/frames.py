@@ -4,7 +4,7 @@ B windows of T frames, S frames in a stack, H W rows and columns of pixels, D la
 the last layer, d channels of a layer.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -38,6 +38,7 @@ class FrameEncoder(Encoder):
     modality = "frames"
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "time"}
     hop_samples = 1
+    geometry_names: ClassVar[tuple[str, ...]] = ("hop_samples", "num_frames", "frame_size")
 
     @checked
     def __init__(
@@ -69,11 +70,6 @@ class FrameEncoder(Encoder):
         self.projection = nn.Linear(dims[-1] * self.num_places, dim)
         self.pixel_mean = nn.Buffer(torch.zeros(()))
         self.pixel_std = nn.Buffer(torch.ones(()))
-
-    @property
-    def geometry(self) -> dict[str, Any]:
-        """Positions of latents in the input, for config.json: one latent per frame."""
-        return {"hop_samples": self.hop_samples, "num_frames": self.num_frames, "frame_size": list(self.frame_size)}
 
     def random_input(self, generator: torch.Generator) -> Num[Tensor, "B T S H W"]:
         """Return noise of a random length, for `cpc export`."""

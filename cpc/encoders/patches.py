@@ -48,6 +48,7 @@ class PatchEncoder(Encoder):
 
     modality = "image"
     latents = "grids"
+    geometry_names: ClassVar[tuple[str, ...]] = ("patch_size", "stride", "num_channels")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 2: "height", 3: "width"}
 
     # Any, because the attribute types of nn.Module hide the protocol of trunks (dim, stride, initialise_from, ...).
@@ -92,11 +93,6 @@ class PatchEncoder(Encoder):
         self.num_channels: int = self.trunk.num_channels
         self.pixel_mean = nn.Buffer(torch.zeros(self.num_channels))
         self.pixel_std = nn.Buffer(torch.ones(self.num_channels))
-
-    @property
-    def geometry(self) -> dict[str, Any]:
-        """Positions of latents in the image, for config.json."""
-        return {"patch_size": self.patch_size, "stride": self.stride, "num_channels": self.num_channels}
 
     def random_input(self, generator: torch.Generator) -> Float[Tensor, "B C S S2"]:
         """Return noise with a random number of rows and columns of patches, for `cpc export`."""

@@ -68,6 +68,7 @@ class SignalEncoder(Encoder):
     """
 
     modality = "signals"
+    geometry_names: ClassVar[tuple[str, ...]] = ("sample_rate_hz", "hop_samples")
     shortest_samples = 1  # for one latent
     from_data: ClassVar[tuple[str, ...]] = ("channel_names", "units")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
@@ -128,11 +129,6 @@ class SignalEncoder(Encoder):
         self.baseline_samples = 1 if baseline_seconds is None else max(1, round(baseline_seconds * sample_rate_hz))
         averages = {"raw": 0, "compand": 1, "level": 2}[front]  # `level` averages twice
         self.past_samples = past + max(averages * (self.average_samples - 1), self.baseline_samples - 1)
-
-    @property
-    def geometry(self) -> dict[str, int | float]:
-        """Rate of the samples and distance of latents, for config.json."""
-        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     @property
     def overlapping_steps(self) -> int:

@@ -3,7 +3,7 @@
 B streams, T tokens, D latent dim.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -29,6 +29,7 @@ class TokenEncoder(Encoder):
     """
 
     modality = "text"
+    geometry_names: ClassVar[tuple[str, ...]] = ("num_tokens",)
 
     @checked
     def __init__(
@@ -67,8 +68,3 @@ class TokenEncoder(Encoder):
         """
         check_tensor("the class table", table.weight, "numbers", (self.num_tokens, self.dim if self.is_tied else "D"))
         self._table = (table,)  # in a tuple, so that nn.Module does not save the table's parameter a second time
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Size of the vocabulary, for config.json."""
-        return {"num_tokens": self.num_tokens}

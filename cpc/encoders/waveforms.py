@@ -28,6 +28,7 @@ class WaveformEncoder(Encoder):
     """
 
     modality = "audio"
+    geometry_names: ClassVar[tuple[str, ...]] = ("sample_rate_hz", "hop_samples")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
     hop_samples: int
@@ -40,11 +41,6 @@ class WaveformEncoder(Encoder):
         self.sample_rate_hz = sample_rate_hz
         self.input_mean = nn.Buffer(torch.zeros(()))
         self.input_std = nn.Buffer(torch.ones(()))
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Rate of the samples and distance of latents, for config.json."""
-        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     @abstractmethod
     def num_latents(self, num_samples: Samples) -> Samples:
