@@ -10,6 +10,7 @@ from html import escape
 from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
+from scipy.ndimage import uniform_filter1d
 
 from cpc.data.store.atomic import finite
 from cpc.monitor.view import View
@@ -278,11 +279,6 @@ def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
     if width == 1 or not len(values):
         return values
     is_finite = np.isfinite(values)
-    before = [(1, 0), *[(0, 0)] * (values.ndim - 1)]
-    sums = np.pad(np.cumsum(np.where(is_finite, values, 0), 0, dtype=np.float64), before)
-    counts = np.pad(np.cumsum(is_finite, 0), before)
-    ends = np.minimum(np.arange(len(values)) + width // 2 + 1, len(values))
-    starts = np.maximum(np.arange(len(values)) - width // 2, 0)
-    num = counts[ends] - counts[starts]
-    means = np.divide(sums[ends] - sums[starts], num, out=np.full(values.shape, np.nan), where=is_finite & (num > 0))
-    return means.astype(values.dtype)
+    filled = np.where(is_finite, values, 0).astype(np.float64)
+    sums, counts = (uniform_filter1d(each, width, 0, mode="constant") for each in (filled, is_finite.astype(float)))
+    return np.divide(sums, counts, out=np.full(values.shape, np.nan), where=is_finite).astype(values.dtype)
