@@ -194,10 +194,8 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
         say(f"{model} is the local folder, not the model that ships with cpc, which is in {FOLDER / model}")
     folder = Path(model)
     if looks_like_hub_name(model) and not folder.exists():
-        raise ValueError(
-            f"there is no folder {model}, and it is not looked for on the Hub, since {folder.parts[0]} is a local "
-            "folder: name another folder, or start cpc elsewhere"
-        )
+        why = f"it is not looked for on the Hub, since {folder.parts[0]} is a local folder"
+        raise ValueError(f"there is no folder {model}, and {why}")
     is_run = (folder / "model" / _CONFIG).exists() and not (folder / _CONFIG).exists()
     return folder / "model" if is_run else folder
 

@@ -52,10 +52,8 @@ class KernelMap(FixedDtype, ABC):
         if self.needs_normalised and vectors.numel():
             off = float((torch.linalg.vector_norm(vectors.float(), dim=-1) - 1).abs().max())
             if not off <= NORM_TOLERANCE:
-                raise ValueError(
-                    f"{name} must have unit length for {type(self).__name__}, but one length is off by {off:.3g}: "
-                    "normalise classes and queries (ClassTable(is_normalised=True)), or use CentroidMass"
-                )
+                found = f"{type(self).__name__}, but one length is off by {off:.3g}: normalise classes and queries"
+                raise ValueError(f"{name} must have unit length for {found}")
 
 
 class RandomFourier(KernelMap):

@@ -120,10 +120,8 @@ def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
 def check_length(longest: int, nearest: int) -> None:
     """Raise ValueError if the longest sequence, or column of a grid, has no latent `nearest` ahead of another."""
     if longest <= nearest:
-        raise ValueError(
-            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
-            f"{nearest + 1}: use longer windows or larger images, or lower the first of `predictor.steps`"
-        )
+        needs = f"a prediction {nearest} ahead (the first of `predictor.steps`) needs at least {nearest + 1}"
+        raise ValueError(f"the longest sequence has {longest} latents, but {needs}")
 
 
 def check_rows(
@@ -139,11 +137,8 @@ def check_rows(
     num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own
     has_no_negatives = (num_negatives < 1) & (num_latents > nearest)
     if bool(has_no_negatives.any()):
-        raise ValueError(
-            f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_latents)} sequences of a batch "
-            "without a negative: raise `batch_size`, or, for a same-speaker strategy, choose "
-            "`sampler`=same_speaker, which puts several sequences of a speaker in each batch"
-        )
+        num = f"{int(has_no_negatives.sum())} of {len(num_latents)} sequences of a batch without a negative"
+        raise ValueError(f"negatives={strategy!r} leaves {num}: raise `batch_size`, or set `sampler`=same_speaker")
 
 
 def bounds_information(strategy: str) -> bool:

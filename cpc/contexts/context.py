@@ -104,11 +104,8 @@ class Context(nn.Module):
                 return tuple(tensor.to(dtype) for tensor in state)
         legal = ", ".join(f"{dtype} [{', '.join(map(_describe_axis, shape))}]" for shape in shapes)
         given = f"({', '.join(map(_describe, state))})" if isinstance(state, tuple) else _describe(state)
-        raise ValueError(
-            f"the state is {given}, but for {z.shape[0]} sequences this {type(self).__name__} takes "
-            f"{f'({legal}) on {z.device}' if legal else 'no state'}: pass the state that it returned for these "
-            "sequences, or begin new ones with state=None"
-        )
+        legal = f"({legal}) on {z.device}" if legal else "no state"
+        raise ValueError(f"the state is {given}, but for {len(z)} sequences this {type(self).__name__} takes {legal}")
 
     def split_directions(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
         """Return the contexts of each direction as sequences over time."""

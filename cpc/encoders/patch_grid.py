@@ -44,12 +44,9 @@ class PatchGrid:
         room = image_size - self.patch_size
         side, rest = room // self.stride, room % self.stride  # torch.export does not support divmod
         if rest:
-            fitting = image_size - rest
-            raise ValueError(
-                f"patches of {self.patch_size} pixels every {self.stride} pixels leave out the last {rest} pixels of "
-                f"images of {image_size}: set `image_size` to {fitting} or {fitting + self.stride}, or change the "
-                "stride"
-            )
+            patches, fitting = f"patches of {self.patch_size} pixels every {self.stride} pixels", image_size - rest
+            legal = f"set `image_size` to {fitting} or {fitting + self.stride}"
+            raise ValueError(f"{patches} leave out the last {rest} pixels of images of {image_size}: {legal}")
         return side + 1
 
     def patches(self, images: Shaped[Tensor, "B C S S2"]) -> Shaped[Tensor, "B H W C P P"]:

@@ -81,10 +81,8 @@ class PatchEncoder(Encoder):
             or patch_size % self.trunk.stride
             or stride % self.trunk.stride
         ):
-            raise ValueError(
-                f"patch_size={patch_size} and stride={stride} must be multiples of {self.trunk.stride}, crop_size "
-                "None, and the trunk one of limited receptive_field, with `fully_convolutional`"
-            )
+            legal = f"multiples of {self.trunk.stride}, crop_size None, and the receptive_field of the trunk limited"
+            raise ValueError(f"`fully_convolutional`: patch_size={patch_size} and stride={stride} must be {legal}")
         _try_patch(trunk, patch_size)
         # Number of pixels beyond each side of its patch on which a latent depends, if the trunk runs over whole images.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
@@ -168,7 +166,4 @@ def _try_patch(trunk: Any, patch_size: int) -> None:
             module.training = flag
     if problem:
         name = getattr(trunk, "name", type(trunk).__name__)
-        raise ValueError(
-            f"patch_size={patch_size} does not fit the trunk {name}, which {problem}; raise patch_size (this trunk "
-            f"has a stride of {trunk.stride} pixels), or choose another trunk or layer"
-        )
+        raise ValueError(f"patch_size={patch_size} does not fit the trunk {name}, which {problem}")

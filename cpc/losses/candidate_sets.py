@@ -98,11 +98,8 @@ def _plan(
         num_candidates = num_candidates_of(strategy, num_known, sequences.ids, sequences.group_id)
         has_row &= rearrange(num_candidates > int(includes_own_sequence(strategy)), "s -> s 1 1")
     if not bool(has_row.any()):
-        raise ValueError(
-            f"no row of a batch of {len(has_row)} sequences with {int(num_known.sum())} known latents has a known "
-            f"positive and a known negative (negatives={strategy!r}): raise `batch_size`, enlarge windows or images, "
-            "or cut out long stretches of missing samples"
-        )
+        batch = f"a batch of {len(has_row)} sequences with {int(num_known.sum())} known latents"
+        raise ValueError(f"no row of {batch} has a known positive and a known negative (negatives={strategy!r})")
     own = sequences.select(share.own)
     sources, first = (own, 0) if share.is_apart else (sequences, share.own.start)
     query, step, sequence, target = rows_of(has_row[share.own], geometry)

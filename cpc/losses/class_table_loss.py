@@ -86,10 +86,8 @@ class ClassTableLoss(Loss):
         self.has_moved: bool | None = None  # whether the optimiser may have taken a step; None: it is not watched
         reads_table = isinstance(sampler, QuerySampler)
         if (refresh_every > 1 or updates_between) and not reads_table:
-            raise ValueError(
-                f"refresh_every={refresh_every} and updates_between={updates_between} are for a sampler that reads the "
-                f"table, such as TwoLevel, not for {type(sampler).__name__}: leave them out"
-            )
+            given = f"refresh_every={refresh_every} and updates_between={updates_between}"
+            raise ValueError(f"{given} are for a sampler that reads the table, not for {type(sampler).__name__}")
         if updates_between and refresh_every == 1:
             raise ValueError("updates_between=True with refresh_every=1: raise refresh_every, or leave it out")
         if reads_table:
@@ -113,10 +111,8 @@ class ClassTableLoss(Loss):
         sampler.check_request(num, self.hits)
         Choices((table.num_classes,)).check("the number of classes of the sampler", sampler.num_classes)
         if self.hits == "exclude" and not sampler.excludes_per_query(num):
-            raise ValueError(
-                f"{objective} asks for hits='exclude', but all queries share one draw of {type(sampler).__name__}, "
-                "which cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
-            )
+            found = f"all queries share one draw of {type(sampler).__name__}: set shared=False, or hits='remove'"
+            raise ValueError(f"{objective} asks for hits='exclude', but {found}")
         sampler.check_left(num, int(self.hits == "exclude"))  # at least one target per row
         if isinstance(sampler, QuerySampler):
             sampler.check_table(table)
@@ -279,9 +275,6 @@ class ClassTableLoss(Loss):
         assert self.num_sampled is not None
         counts = self.sampler.expected_counts(self.num_sampled, device)
         if counts is None:
-            raise ValueError(
-                f"{self.objective} learns log(P / Q), and the proposal Q of {type(self.sampler).__name__} differs "
-                "between queries, so scores give no perplexity: choose sampled_softmax or nce, or a sampler such as "
-                "Unigram"
-            )
+            proposal = f"the proposal Q of {type(self.sampler).__name__} differs between queries"
+            raise ValueError(f"{self.objective} learns log(P / Q), and {proposal}, so scores give no perplexity")
         return counts.log().to(torch.get_default_dtype())

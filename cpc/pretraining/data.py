@@ -153,10 +153,8 @@ def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...])
         except ValueError as error:
             if strategy in model.loss_part.training_strategies:
                 raise
-            raise ValueError(
-                f"the held-out bound is also measured with {strategy!r} of model.extra_strategies: {error}; or leave "
-                "it out of model.extra_strategies ([] for no extra strategies)"
-            ) from error
+            also = f"the held-out bound is also measured with {strategy!r} of model.extra_strategies"
+            raise ValueError(f"{also}: {error}; or leave it out of model.extra_strategies") from error
 
 
 def _check_memory(modality: MapStyleModality, model: CPC, training: Training, device: torch.device) -> None:
@@ -179,9 +177,7 @@ def _check_memory(modality: MapStyleModality, model: CPC, training: Training, de
     total_bytes = memory_bytes() if is_cpu else torch.cuda.get_device_properties(device).total_memory
     if sum(gigabytes.values()) > total_bytes / 1e9:
         parts = ", ".join(f"{name} {size:.1f}" for name, size in gigabytes.items())
-        raise ValueError(
-            f"a step on `batch_size`={modality.batch_size} {modality.unit} of {training.dataset.num_values} values "
-            f"needs at least {sum(gigabytes.values()):.0f} GB ({parts}), but this {'machine' if is_cpu else 'device'} "
-            f"has {total_bytes / 1e9:.0f}: lower `batch_size`, `{modality.size_option}` or "
-            "`loss.num_negatives`"
-        )
+        step = f"`batch_size`={modality.batch_size} {modality.unit} of {training.dataset.num_values} values"
+        needed = f"{sum(gigabytes.values()):.0f} GB ({parts}), but this {'machine' if is_cpu else 'device'}"
+        lower = f"lower `batch_size` or `{modality.size_option}`"
+        raise ValueError(f"a step on {step} needs at least {needed} has {total_bytes / 1e9:.0f}: {lower}")

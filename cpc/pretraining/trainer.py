@@ -61,10 +61,8 @@ def make_trainer(**options: Any) -> pl.Trainer:
         raise ValueError(f"{error} Given: {values}; `cpc doctor` lists the devices of this machine") from error
     world_size = os.environ.get("WORLD_SIZE", "1")  # torchrun also sets RANK, Lightning does not
     if world_size not in ("1", str(trainer.world_size)) and "RANK" in os.environ:
-        raise ValueError(
-            f"WORLD_SIZE={world_size} in the environment, but the options start {trainer.world_size} processes: give "
-            "--trainer.devices, --trainer.num_nodes and --trainer.strategy ddp, or unset WORLD_SIZE and RANK"
-        )
+        given = f"WORLD_SIZE={world_size} in the environment, but the options start {trainer.world_size} processes"
+        raise ValueError(f"{given}: give --trainer.devices and --trainer.num_nodes, or unset WORLD_SIZE and RANK")
     if left := ", ".join(later_ranks(is_launched=False)):
         if trainer.world_size > 1:
             raise ValueError(f"{left} in the environment, without WORLD_SIZE, is no rank of several: unset it")

@@ -108,10 +108,8 @@ def calibrate(
                 print(_table(setting, setting_rows), flush=True)
             rows += setting_rows
     if not rows:
-        raise ValueError(
-            f"the tasks {', '.join(tasks)} reach none of {', '.join(map(str, mi))} nats with the chosen `estimators` "
-            "and `dim`; leave_one_out works only with the exact critic"
-        )
+        levels = f"{', '.join(map(str, mi))} nats with these `estimators`, `critics` and `dim`"
+        raise ValueError(f"the tasks {', '.join(tasks)} reach none of {levels}")
     report = {
         "schema": SCHEMA,
         **grid,

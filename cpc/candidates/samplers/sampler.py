@@ -73,10 +73,8 @@ class Draw(NamedTuple):
         is_unknown = ~counts.isfinite() & is_target
         if bool(is_unknown.any()):
             row, column = is_unknown.nonzero()[0].tolist()
-            raise ValueError(
-                f"log_count_targets of target {int(targets[row, column])} is {float(counts[row, column])}: "
-                "correction='posterior' needs a sampler that can draw every possible target; leave such rows out"
-            )
+            found = f"log_count_targets of target {int(targets[row, column])} is {float(counts[row, column])}"
+            raise ValueError(f"{found}: correction='posterior' needs a sampler that can draw every target")
         return torch.where(is_target, counts, torch.inf)
 
 
