@@ -329,6 +329,5 @@ def _check_range(name: str, information_nats: int | float, dim: int, low: int | 
     """Raise ValueError unless the information lies between the limits of the task."""
     Range(1).check("`dim`", dim)
     if not low < information_nats < high:
-        raise ValueError(
-            f"mi={information_nats:g} is out of reach of {name!r} at dim={dim}: {low:.3g} to {high:.3g} nats"
-        )
+        legal = f"{low:.3g} to {high:.3g} nats"
+        raise ValueError(f"mi={information_nats:g} is out of reach of {name!r} at dim={dim}: {legal}")

@@ -35,7 +35,5 @@ def _saved_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     settings = config["provenance"].get("data", {})
     types = {"class_path": str, "init_args": dict}
     if settings.keys() != types.keys() or not all(isinstance(settings[name], kind) for name, kind in types.items()):
-        raise ValueError(
-            "config.json does not describe the training data: it needs provenance.data, as cpc pretrain writes"
-        )
+        raise ValueError("config.json does not describe the training data: it needs provenance.data")
     return settings

@@ -41,9 +41,7 @@ class RowLosses(NamedTuple):
         read = self.num_candidates.double().log() - self.loss_nats.double()
         read = read if self.num_negatives is None else read[self.num_negatives > 0]
         if len(read) == 0:
-            raise ValueError(
-                f"no row has a negative: all {self.num_sampled} draws were from the row's own sequence; draw more"
-            )
+            raise ValueError(f"no row has a negative: all {self.num_sampled} draws were from the row's own sequence")
         return float(read.mean())
 
     @property

@@ -81,9 +81,8 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_WAIT_SECONDS).close()
     except OSError as error:
-        raise ConnectionError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}): check `address` or RAY_ADDRESS"
-        ) from error
+        reason = f"({error.strerror or error}): check `address` or RAY_ADDRESS"
+        raise ConnectionError(f"no Ray cluster answers at {address} {reason}") from error
 
 
 def _format(resources: Mapping[str, float], required: Mapping[str, float]) -> str:

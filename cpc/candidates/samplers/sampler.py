@@ -207,9 +207,8 @@ def proportions(counts: Tensor | Sequence[float | int], num_classes: int, distor
 def check_possible(targets: Int[Tensor, "M T"], log_q: Float[Tensor, "M T"], remedy: str) -> None:
     """Raise ValueError if a target has probability 0, so that its expected count would be 0."""
     if bool((log_q == -torch.inf).any()):
-        raise ValueError(
-            f"class {int(targets[log_q == -torch.inf][0])} is a target, but the sampler never draws it: {remedy}"
-        )
+        target = int(targets[log_q == -torch.inf][0])
+        raise ValueError(f"class {target} is a target, but the sampler never draws it: {remedy}")
 
 
 def make_draw(
