@@ -89,8 +89,6 @@ def check_scale(encoder: Any, x: Tensor) -> None:
         channel = int(far.argmax())
         names = getattr(encoder, "channel_names", None) or range(len(mean))
         where = f" in channel {names[channel]}" if len(mean) > 1 else ""
-        warnings.warn(
-            f"the input, standardised as in training, has the mean {mean[channel]:.3g} and the deviation "
-            f"{std[channel]:.3g}{where}, not about 0 and 1: does it have another unit or scale than the training data?",
-            stacklevel=3,
-        )
+        found = f"the mean {mean[channel]:.3g} and the deviation {std[channel]:.3g}{where}, not about 0 and 1"
+        text = f"the input, standardised as in training, has {found}: is its unit or scale another than in training?"
+        warnings.warn(text, stacklevel=3)

@@ -309,11 +309,8 @@ class Pretraining(pl.LightningModule):
     def on_train_end(self) -> None:
         """Print how many steps no CUDA graph could replay."""
         if self._graphs is not None and (num := self._graphs.num_steps - self._graphs.num_replayed) > NUM_WARM_UPS:
-            print(
-                f"{num} of {self._graphs.num_steps} steps ran without a CUDA graph: the lengths of their windows, or "
-                "which of them share a file or speaker, differed from those of the steps before",
-                file=sys.stderr,
-            )
+            why = "lengths of windows, or which share a file or speaker, differed from those of the steps before"
+            print(f"{num} of {self._graphs.num_steps} steps ran without a CUDA graph: {why}", file=sys.stderr)
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
         """Restore the random generators after a resume, as late as possible, since the set-up may draw from them."""
