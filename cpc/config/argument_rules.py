@@ -90,14 +90,10 @@ class Writable:
             raise OSError(error.errno, reason, str(folder)) from error
 
 
-@dataclass(frozen=True)
-class DeviceName:
-    """A name that `cpc.data.tensors.find_device` understands."""
-
-    def check(self, label: str, value: Any) -> None:
-        """Raise ValueError, with the label of the argument, if the value is not the name of a device."""
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(value)):
-            raise ValueError(f"{label}={value} must be auto, cpu, cuda or cuda:N")
+def check_device(label: str, value: Any) -> None:
+    """Raise ValueError, with the label of the argument, unless `cpc.data.tensors.find_device` understands the value."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(value)):
+        raise ValueError(f"{label}={value} must be auto, cpu, cuda or cuda:N")
 
 
 Count = Annotated[int, Range(1)]
@@ -108,7 +104,7 @@ Positive = Annotated[float, Range(0, is_open=True)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Dropout = Annotated[float, Range(0, 1, is_below=True)]
-Device = Annotated[str, DeviceName()]
+Device = Annotated[str, check_device]
 OutFile = Annotated[str | Path, Writable(is_folder=False)]
 OutFolder = Annotated[str | Path, Writable(is_folder=True)]
 NewFolder = Annotated[str | Path, Writable(is_folder=True, is_new=True)]
@@ -172,11 +168,11 @@ def _check(annotated: Any, values: Mapping[str, Any], label: str) -> None:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, float) and not math.isfinite(item):
                 raise ValueError(f"{label_of_value}={item} must be a finite number")
-            for kind, rule in rules if item is not None else ():
+            for kind, check in rules if item is not None else ():
                 legal = {int: Integral, float: Real}.get(kind)
                 if legal is not None and (isinstance(item, bool) or not isinstance(item, legal)):
                     raise ValueError(f"{label_of_value}={item!r} must be a {'whole ' * (kind is int)}number")
-                rule.check(label_of_value, item)
+                check(label_of_value, item)
             if isinstance(item, int) and abs(item) >= 2**63:
                 raise ValueError(f"{label_of_value}={item} is too large: give at most {2**63 - 1}")
 
@@ -187,13 +183,13 @@ def _annotations(annotated: Any) -> dict[str, Any]:
 
 
 def _rules(kind: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the rules within an annotation, each with the type that it annotates."""
+    """Yield the checks of the rules within an annotation, each with the type that it annotates."""
     for rule in getattr(kind, "__metadata__", ()):
-        if isinstance(rule, Choices | Range | Writable | DeviceName):
-            yield kind.__origin__, rule
+        if rule is check_device or isinstance(rule, Choices | Range | Writable):
+            yield kind.__origin__, getattr(rule, "check", rule)
     origin, members = get_origin(kind), get_args(kind)
     if origin is Literal:
-        yield None, Choices(members)
+        yield None, Choices(members).check
     if origin is Literal or origin in _UNREAD or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return
     has_others = any(get_origin(member) is not Literal and member not in (NoneType, ...) for member in members)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import DeviceName, plain
+from cpc.config.argument_rules import check_device, plain
 from cpc.data.store.contents import say
 
 
@@ -20,7 +20,7 @@ def find_device(name: str) -> str:
 
     The name is `auto` (the GPU if there is one, otherwise the CPU), `cpu`, `cuda` or `cuda:N`.
     """
-    DeviceName().check("`device`", name)
+    check_device("`device`", name)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
         torch.empty(0, device=device)
