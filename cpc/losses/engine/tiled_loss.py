@@ -195,11 +195,12 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
-        (factor,), saved = factors, iter(ctx.saved_tensors)
+        (factor,) = factors
         # In most cases the mean itself is differentiated, once. The factor is then 1, and gradients are neither
         # multiplied nor copied. On a GPU the host would have to wait to read the factor. A retained graph uses its
         # gradients again, so callers get copies.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         is_last = not is_kept and factor.device.type == "cpu" and factor == 1
-        grads = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]
+        scaled = iter(ctx.saved_tensors if is_last else torch._foreach_mul(ctx.saved_tensors, factor))
+        grads = [next(scaled) if has else None for has in ctx.has_gradient]
         return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
