@@ -123,7 +123,7 @@ class HandMadeFeatures(FeatureExtractor):
         data, num_samples = self._data, self._data.window_samples
         if not data.is_windowed:
             num_samples = min(num_samples, max(1, int(data.num_samples(rows)[0])))
-        mean, starts = data.corpus.statistics(data.train_split).mean, [self._starts(row) for row in rows.tolist()]
+        mean, starts = data.corpus.statistics(data.train_split)[0], [self._starts(row) for row in rows.tolist()]
         x = np.empty((sum(map(len, starts)), num_samples, len(mean)), np.float32)
         x[:] = mean
         places = [(row, start) for row, each in zip(rows.tolist(), starts, strict=True) for start in each]
