@@ -11,7 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.candidates.strategies import check_rows
 from cpc.data.batch import Batch
-from cpc.data.map_style import MapStyleCorpus, MapStyleModality, identities
+from cpc.data.map_style import MapStyleCorpus, identities
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
@@ -66,7 +66,10 @@ class PretrainingData(pl.LightningDataModule):
         self.held_out = modality.held_out(corpus, model, **ranks)
         self._held_out_files = modality.held_out_files(self.held_out)
         if modality.are_rows_known and modality.predicts == "latents":
-            check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
+            # Without decoding data: a step fits in memory, and every row of the batches has negatives.
+            _check_memory(modality, model, self.training, module.device)
+            _check_training_rows(modality, model, self.training)
+            _check_held_out_rows(model, self.held_out, module.strategies)
 
     def train_dataloader(self) -> StatefulDataLoader:
         """Return a loader of the endless training stream, which ends at `trainer.max_steps`."""
@@ -78,10 +81,6 @@ class PretrainingData(pl.LightningDataModule):
             worker_init_fn=_ignore_signals,
             generator=torch.Generator(),  # so that the loader does not use the global generator
         )
-
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move the observations, as `Batch.to` does."""
-        return batch.to(device)
 
     def class_names(self, task: str) -> list[str]:
         """Return the classes of an online probe."""
@@ -118,19 +117,7 @@ def _ignore_signals(worker: int) -> None:
 NUM_CHECKED_BATCHES = 1000  # the check of so many batches takes a quarter of a second
 
 
-def check_batches(
-    modality: Any, model: CPC, training: Training, held_out: Any, strategies: tuple[str, ...], device: torch.device
-) -> None:
-    """Check, without decoding data, that a step fits in memory and that every row of the batches has negatives.
-
-    `strategies` are those of the held-out bound.
-    """
-    _check_memory(modality, model, training, device)
-    _check_training_rows(modality, model, training)
-    _check_held_out_rows(model, held_out, strategies)
-
-
-def _check_training_rows(modality: MapStyleModality, model: CPC, training: Training) -> None:
+def _check_training_rows(modality: Any, model: CPC, training: Training) -> None:
     """Check the training batches of one pass (at most `NUM_CHECKED_BATCHES`) for the training strategies."""
     encoder, batches, strategies = model.encoder, training.batches, model.loss_part.training_strategies
     batch_indices = batches.of_all_ranks if model.loss_part.uses_all_ranks else batches.batch
@@ -142,7 +129,7 @@ def _check_training_rows(modality: MapStyleModality, model: CPC, training: Train
 
 
 def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...]) -> None:
-    """Check all held-out batches now, so that no strategy fails at the first evaluation."""
+    """Check all held-out batches now, so that none of these strategies fails at the first evaluation."""
     batch_indices = held_out.draws_of_all_ranks if model.loss_part.uses_all_ranks else held_out.draws
     for strategy in strategies:
         try:
@@ -157,7 +144,7 @@ def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...])
             raise ValueError(f"{also}: {error}; or leave it out of model.extra_strategies") from error
 
 
-def _check_memory(modality: MapStyleModality, model: CPC, training: Training, device: torch.device) -> None:
+def _check_memory(modality: Any, model: CPC, training: Training, device: torch.device) -> None:
     """Check that the largest tensors of a step fit in memory. With its layers a step takes several times as much."""
     num_sequences, num_latents = model.context.sequences(training.dataset.num_latents)
     num_negatives = model.loss_part.num_negatives
