@@ -31,8 +31,7 @@ def write_export(path: Path, library: Library) -> None:
     if not runs:
         roots = replace_surrogates(", ".join(map(str, library.roots)))
         raise ValueError(f"no run below {roots}: a run is a folder with bound.jsonl")
-    assets = resources.files("cpc.monitor").joinpath("assets")
-    style, draw = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("monitor.css", "export.js"))
+    draw = resources.files("cpc.monitor").joinpath("assets/export.js").read_text(encoding="utf-8")
     sections = [_records(runs, "training records", "training", View(), NAMES)]
     keys = [table.key.names for run in runs for table in run.tables(BOUND)]
     for strategy in dict.fromkeys(strategy for split, strategy in keys if split != "train"):
@@ -47,8 +46,7 @@ def write_export(path: Path, library: Library) -> None:
         f"{folded('Configurations: where they differ', options)}"
     )
     config = f'<script type="application/json" id="graph-config">{json_text(GRAPH_CONFIG)}</script>\n'
-    scripts = f"{config}<script>{draw}</script>"
-    write_document(path, "cpc monitor", f"<style>{style}</style>", get_plotlyjs(), body, scripts)
+    write_document(path, "cpc monitor", body, get_plotlyjs(), f"{config}<script>{draw}</script>")
 
 
 def _run_table(rows: Sequence[dict[str, Any]]) -> str:
