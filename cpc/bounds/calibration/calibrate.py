@@ -108,8 +108,8 @@ def calibrate(
                 print(_table(setting, setting_rows), flush=True)
             rows += setting_rows
     if not rows:
-        levels = f"{', '.join(map(str, mi))} nats with these `estimators`, `critics` and `dim`"
-        raise ValueError(f"the tasks {', '.join(tasks)} reach none of {levels}")
+        given = f"{', '.join(map(str, mi))} nats with these `estimators`, `critics` and `dim`"
+        raise ValueError(f"the tasks {', '.join(tasks)} reach none of {given}")
     report = {
         "schema": SCHEMA,
         **grid,
