@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
@@ -177,9 +177,7 @@ def _check(annotated: Any, values: Mapping[str, Any], label: str) -> None:
                 raise ValueError(f"{label_of_value}={item} is too large: give at most {2**63 - 1}")
 
 
-@cache
-def _annotations(annotated: Any) -> dict[str, Any]:
-    return get_type_hints(annotated, include_extras=True)
+_annotations = cache(partial(get_type_hints, include_extras=True))
 
 
 def _rules(kind: Any) -> Iterator[tuple[Any, Any]]:

@@ -81,8 +81,8 @@ class PatchEncoder(Encoder):
             or patch_size % self.trunk.stride
             or stride % self.trunk.stride
         ):
-            legal = f"multiples of {self.trunk.stride}, crop_size None, and the receptive_field of the trunk limited"
-            raise ValueError(f"`fully_convolutional`: patch_size={patch_size} and stride={stride} must be {legal}")
+            legal = f"multiples of {self.trunk.stride}, crop_size None, and the trunk have a limited receptive_field"
+            raise ValueError(f"{patch_size=} and {stride=} must be {legal}, with `fully_convolutional`")
         _try_patch(trunk, patch_size)
         # Number of pixels beyond each side of its patch on which a latent depends, if the trunk runs over whole images.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0

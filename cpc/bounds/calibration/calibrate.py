@@ -27,6 +27,7 @@ from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, KnownPairs, make_task
 from cpc.config.argument_rules import Choices, Count, Device, OutFolder, Positive, Range, Seed, checked
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.tensors import find_device
+from cpc.pages.report import Table
 
 SCHEMA = 1
 _NUM_STEPS = 300
@@ -184,24 +185,16 @@ def _rows(true_nats: float, level: dict[str, Measured], num_candidates: int) -> 
     ]
 
 
-def _table(setting: Row, rows: Sequence[Row]) -> str:
+def _table(setting: Row, rows: Sequence[Row]) -> Table:
     """Return a table of mean and standard deviation of an estimate, one line per estimator."""
-    informations = list(dict.fromkeys(row["true_nats"] for row in rows))
-    cells = {(row["estimator"], row["true_nats"]): _cell(row) for row in rows}
-    lines = [
-        "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**setting),
-        f"{'true':>15} " + " ".join(f"{information:>16.2f}" for information in informations),
-    ]
-    for name in dict.fromkeys(row["estimator"] for row in rows):
-        values = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
-        lines.append(f"{name:>15} {values}  {ESTIMATORS[name].side}")
-    return "\n".join(lines)
-
-
-def _cell(row: Row) -> str:
-    if row["mean_nats"] is None:
-        return "not finite"
-    return f"{row['mean_nats']:.4g} ({row['standard_deviation_nats']:.2g})"
+    names, informations = (list(dict.fromkeys(row[key] for row in rows)) for key in ("estimator", "true_nats"))
+    cells = {}
+    for row in rows:
+        spread = "not finite" if row["mean_nats"] is None else "{mean_nats:.4g} ({standard_deviation_nats:.2g})"
+        cells[row["estimator"], row["true_nats"]] = spread.format(**row)
+    lines = [[name, *(cells.get((name, each), "-") for each in informations), ESTIMATORS[name].side] for name in names]
+    title = "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats"
+    return Table(["true", *(f"{each:.2f}" for each in informations), ""], lines, title.format(**setting))
 
 
 def estimates_figure(rows: Sequence[dict[str, Any]]) -> Any:
