@@ -79,18 +79,13 @@ class Estimate(NamedTuple):
 
     Every estimator has one of these forms. The terms are stored per row, so that matrices of any shape can be pooled
     into one estimate.
-
-    Attributes:
-        joint_nats: `[M]`, term of the positive of each row.
-        log_marginal: `[M]`, log of the term of the negatives; minus infinity if an estimator has no such term.
-        is_log: whether the estimate has the form mean(joint) - log mean(marginal).
-        curve: differentiable, increasing function of one of the two differences that gives the estimate in nats; None:
-            the difference is the estimate.
     """
 
-    joint_nats: Tensor
-    log_marginal: Tensor
-    is_log: bool
+    joint_nats: Tensor  # `[M]`, term of the positive of each row
+    log_marginal: Tensor  # `[M]`, log of the term of the negatives; minus infinity if an estimator has no such term
+    is_log: bool  # whether the estimate has the form mean(joint) - log mean(marginal)
+    # Differentiable, increasing function of one of the two differences that gives the estimate in nats; None: the
+    # difference is the estimate.
     curve: Callable[[Tensor], Tensor] | None = None
 
     @property

@@ -20,14 +20,10 @@ class PatchGrid:
 
     The grid of van den Oord et al. 2018 (section 3.2), 64 pixels every 32, gives 7 x 7 patches of an image of 256
     pixels.
-
-    Attributes:
-        patch_size: side of a patch in pixels.
-        stride: distance of neighbouring patches in pixels.
     """
 
-    patch_size: int
-    stride: int
+    patch_size: int  # side of a patch in pixels
+    stride: int  # distance of neighbouring patches in pixels
 
     def __post_init__(self) -> None:
         Range(1, self.patch_size).check("`stride`", self.stride)

@@ -85,26 +85,16 @@ def rows_of(has_row: Bool[Tensor, "B P K"], geometry: Geometry) -> tuple[Tensor,
 
 
 class Sequences(NamedTuple):
-    """The sequences of a batch.
+    """The sequences of a batch."""
 
-    Attributes:
-        geometry: where the targets of the queries lie.
-        num_latents: `[B]`, number of latents that are signal. Further latents are padding, which is neither target nor
-            candidate.
-        sequence_id: `[B]`; sequences that may overlap share an id. None: all are distinct.
-        group_id: `[B]`, the speaker, -1 if unknown; None: all are unknown.
-        is_known: `[B, L]`, False for a latent that is treated as padding. None: all are known.
-        labels: `[B, _]`, classes of the latents; None: there are none.
-        device: the device of the vectors.
-    """
-
-    geometry: Geometry
+    geometry: Geometry  # where the targets of the queries lie
+    # `[B]`, number of latents that are signal. Further latents are padding, which is neither target nor candidate.
     num_latents: Tensor
-    sequence_id: Tensor | None = None
-    group_id: Tensor | None = None
-    is_known: Tensor | None = None
-    labels: Tensor | None = None
-    device: torch.device = torch.device("cpu")
+    sequence_id: Tensor | None = None  # `[B]`; sequences that may overlap share an id. None: all are distinct
+    group_id: Tensor | None = None  # `[B]`, the speaker, -1 if unknown; None: all are unknown
+    is_known: Tensor | None = None  # `[B, L]`, False for a latent that is treated as padding. None: all are known
+    labels: Tensor | None = None  # `[B, _]`, classes of the latents; None: there are none
+    device: torch.device = torch.device("cpu")  # the device of the vectors
 
     @classmethod
     def of(

@@ -103,19 +103,12 @@ NUM_STANDARDISED = 4096
 
 @dataclass(frozen=True)
 class Measured:
-    """Statistics of estimates from one matrix each, compared to the true information.
+    """Statistics of estimates from one matrix each, compared to the true information."""
 
-    Attributes:
-        mean_nats: mean over matrices.
-        standard_error_nats: standard error of the mean.
-        bias_nats: mean minus truth.
-        standard_deviation_nats: standard deviation of an estimate; its square is the variance.
-    """
-
-    mean_nats: float
-    standard_error_nats: float
-    bias_nats: float
-    standard_deviation_nats: float
+    mean_nats: float  # mean over matrices
+    standard_error_nats: float  # standard error of the mean
+    bias_nats: float  # mean minus truth
+    standard_deviation_nats: float  # standard deviation of an estimate; its square is the variance
 
     @classmethod
     def of(cls, estimates: Sequence[Tensor], true_nats: float) -> "Measured":

@@ -147,15 +147,11 @@ def _pieces(recordings: Iterable[np.ndarray], block_samples: int) -> Iterator[np
 
 @dataclass(frozen=True, eq=False)
 class Starts:
-    """The starts of the windows that are drawn from n recordings, numbered from 0 in each recording.
+    """The starts of the windows that are drawn from n recordings, numbered from 0 in each recording."""
 
-    Attributes:
-        num: `[n]`, number of starts of each recording; none is drawn from a recording with 0.
-        ranges: ranges of consecutive starts, `[R, 2]`, of the recordings whose missing samples exclude some: the first
-            start of each range and its number. In all other recordings a start has its own number.
-    """
-
-    num: Int64[np.ndarray, " n"]
+    num: Int64[np.ndarray, " n"]  # `[n]`, number of starts of each recording; none is drawn from a recording with 0
+    # Ranges of consecutive starts, `[R, 2]`, of the recordings whose missing samples exclude some: the first start of
+    # each range and its number. In all other recordings a start has its own number.
     ranges: Mapping[int, Int64[np.ndarray, "R 2"]] = field(default_factory=dict)
 
     def first_sample(self, recording: int, number: int) -> int:
