@@ -62,11 +62,8 @@ class Environments:
     """N environments. Each environment begins a new episode when the previous episode has ended.
 
     Episode n of environment i is a function of (seed, i, n) and of the actions. So the state consists of the indices n
-    and the actions of unfinished episodes, which are replayed when the state is loaded.
-
-    Attributes:
-        observations: `[N, ...]` current observations.
-        num_actions: number of actions.
+    and the actions of unfinished episodes, which are replayed when the state is loaded. `observations` `[N, ...]` are
+    the current ones.
     """
 
     @checked

@@ -121,11 +121,8 @@ class Bound:
         """Return the bound H - L of a full softmax on I(class; c), instead of log n - L.
 
         H(class) - L <= H(class) - H(class given c) for any model, and H is the ceiling. log n is the entropy of equally
-        frequent classes, so log n - L would count the class frequencies of a text as information.
-
-        Args:
-            class_entropy_nats: H, the entropy of the classes; prefer an estimate that is too low to one that is too
-                high.
+        frequent classes, so log n - L would count the class frequencies of a text as information. Prefer an estimate of
+        H that is too low to one that is too high.
         """
         ceilings = [class_entropy_nats + 0 * loss for loss in self.loss_nats]
         bounds = [class_entropy_nats - loss for loss in self.loss_nats]

@@ -245,10 +245,8 @@ def moving_average_gradient(decay: int | float = DEFAULT_DECAY) -> Callable[[Sco
 
     The gradient of the log of a minibatch mean is biased, because it is divided by the minibatch mean. Division by a
     moving average instead is from section 3.2 of Belghazi et al. 2018 (arXiv:1801.04062). Each call takes one matrix
-    with positives on the diagonal, returns its estimate, and updates the average.
-
-    Args:
-        decay: decay of the average in [0, 1); 0 gives the uncorrected gradient.
+    with positives on the diagonal, returns its estimate, and updates the average. `decay` of the average lies in
+    [0, 1); 0 gives the uncorrected gradient.
     """
     Range(0, 1, is_below=True).check("`decay`", decay)
     log_average: Tensor | None = None

@@ -150,11 +150,7 @@ class SignalEncoder(Encoder):
         return max(num_samples // self.hop_samples, int(num_samples > 0))
 
     def known_latents(self, is_known: Bool[Tensor, "B S"]) -> Bool[Tensor, "B T"]:
-        """Return which latents have a known sample in their hop; all others are zero.
-
-        Args:
-            is_known: samples of which at least one channel is known.
-        """
+        """Return which latents have a known sample, of at least one channel, in their hop; all others are zero."""
         hops_known = F.pad(is_known, (0, -is_known.shape[1] % self.hop_samples))
         return reduce(hops_known, "b (t s) -> b t", "any", s=self.hop_samples)[:, : self.num_latents(is_known.shape[1])]
 

@@ -61,10 +61,6 @@ class TokenEncoder(Encoder):
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
 
     def connect_classes(self, table: nn.Module) -> None:
-        """Check the class table, and use its rows if `is_tied`; `CPC` calls this method.
-
-        Args:
-            table: a `cpc.candidates.ClassTable` with one class per token.
-        """
+        """Check the class table, of one class per token, and use its rows if `is_tied`; `CPC` calls this method."""
         check_tensor("the class table", table.weight, "numbers", (self.num_tokens, self.dim if self.is_tied else "D"))
         self._table = (table,)  # in a tuple, so that nn.Module does not save the table's parameter a second time

@@ -41,11 +41,7 @@ class TrainerOptions:
 
 
 def make_trainer(**options: Any) -> pl.Trainer:
-    """Build the trainer of one endless epoch, which `max_steps` ends.
-
-    Args:
-        options: options of Lightning's `Trainer`, except `NOT_OFFERED`.
-    """
+    """Build the trainer of one endless epoch, which `max_steps` ends, from options except `NOT_OFFERED`."""
     named = {name: options[name] for name in TrainerOptions.__annotations__ if name in options}
     check_values(TrainerOptions, named, "trainer.")
     clip_algorithm = options.get("gradient_clip_algorithm")
