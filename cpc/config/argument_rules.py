@@ -168,11 +168,11 @@ def _check(annotated: Any, values: Mapping[str, Any], label: str) -> None:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, float) and not math.isfinite(item):
                 raise ValueError(f"{label_of_value}={item} must be a finite number")
-            for kind, check in rules if item is not None else ():
+            for kind, rule in rules if item is not None else ():
                 legal = {int: Integral, float: Real}.get(kind)
                 if legal is not None and (isinstance(item, bool) or not isinstance(item, legal)):
                     raise ValueError(f"{label_of_value}={item!r} must be a {'whole ' * (kind is int)}number")
-                check(label_of_value, item)
+                getattr(rule, "check", rule)(label_of_value, item)
             if isinstance(item, int) and abs(item) >= 2**63:
                 raise ValueError(f"{label_of_value}={item} is too large: give at most {2**63 - 1}")
 
@@ -181,13 +181,13 @@ _annotations = cache(partial(get_type_hints, include_extras=True))
 
 
 def _rules(kind: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the checks of the rules within an annotation, each with the type that it annotates."""
+    """Yield the rules within an annotation, each with the type that it annotates."""
     for rule in getattr(kind, "__metadata__", ()):
         if rule is check_device or isinstance(rule, Choices | Range | Writable):
-            yield kind.__origin__, getattr(rule, "check", rule)
+            yield kind.__origin__, rule
     origin, members = get_origin(kind), get_args(kind)
     if origin is Literal:
-        yield None, Choices(members).check
+        yield None, Choices(members)
     if origin is Literal or origin in _UNREAD or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return
     has_others = any(get_origin(member) is not Literal and member not in (NoneType, ...) for member in members)

@@ -109,8 +109,8 @@ def calibrate(
                 print(_table(setting, setting_rows), flush=True)
             rows += setting_rows
     if not rows:
-        given = f"{', '.join(map(str, mi))} nats with these `estimators`, `critics` and `dim`"
-        raise ValueError(f"the tasks {', '.join(tasks)} reach none of {given}")
+        given = f"{', '.join(map(str, mi))} nats with the chosen `estimators` and `dim`"
+        raise ValueError(f"the tasks {', '.join(tasks)} reach none of {given}; leave_one_out needs the exact critic")
     report = {
         "schema": SCHEMA,
         **grid,

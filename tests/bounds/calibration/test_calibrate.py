@@ -146,7 +146,7 @@ def test_training_is_the_seeds() -> None:
         ({"mi": [2.0, -1.0]}, "`mi`=-1.0 must be positive"),
         ({"mi": [2.0, math.inf]}, "`mi`=inf must be a finite number"),
         ({"tasks": ["discrete"], "dim": [1], "mi": [4.0]}, "the tasks discrete reach none of"),
-        ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out works only with the exact critic"),
+        ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out needs the exact critic"),
     ],
 )
 def test_mistakes(options: dict, message: str, tmp_path: Path) -> None:
