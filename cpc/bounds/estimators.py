@@ -268,23 +268,17 @@ def moving_average_gradient(decay: int | float = DEFAULT_DECAY) -> Callable[[Sco
 
 @dataclass(frozen=True)
 class Estimator:
-    """An estimator of information from a score matrix, with its properties.
+    """An estimator of information from a score matrix, with its properties."""
 
-    Attributes:
-        estimate: function from scores (and `log_baseline`, if needed) to an `Estimate`.
-        side: `lower` or `upper` if the expected estimate is a bound for any critic and number of candidates.
-        needs_baseline: whether `estimate` takes `log_baseline`, the log of a positive function of the row.
-        needs_conditional: whether `estimate` takes log p(y | x), which is known only for tasks with known information.
-        best_offset: offset of the best scores from log p(y | x) / p(y).
-        objective: function that makes the training objective, if the objective differs from the estimate. Estimators
-            with the same objective can use the same critic.
-    """
-
-    estimate: Callable[..., Estimate]
+    estimate: Callable[..., Estimate]  # function from scores (and `log_baseline`, if needed) to an `Estimate`
+    # `lower` or `upper` if the expected estimate is a bound for any critic and number of candidates.
     side: Literal["lower", "upper", "neither"]
-    needs_baseline: bool = False
+    needs_baseline: bool = False  # whether `estimate` takes `log_baseline`, the log of a positive function of the row
+    # Whether `estimate` takes log p(y | x), which is known only for tasks with known information.
     needs_conditional: bool = False
-    best_offset: float = 0.0
+    best_offset: float = 0.0  # offset of the best scores from log p(y | x) / p(y)
+    # Function that makes the training objective, if the objective differs from the estimate. Estimators with the same
+    # objective can use the same critic.
     objective: Callable[[], Callable[[Tensor], Tensor]] | None = None
 
 
