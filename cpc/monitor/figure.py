@@ -10,7 +10,6 @@ from html import escape
 from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
-from scipy.ndimage import uniform_filter1d
 
 from cpc.data.store.atomic import finite
 from cpc.monitor.view import View
@@ -278,6 +277,8 @@ def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
     assert width % 2 == 1, "the width must be odd"
     if width == 1 or not len(values):
         return values
+    from scipy.ndimage import uniform_filter1d  # not above: a page without smoothed curves needs no scipy
+
     is_finite = np.isfinite(values)
     filled = np.where(is_finite, values, 0).astype(np.float64)
     sums, counts = (uniform_filter1d(each, width, 0, mode="constant") for each in (filled, is_finite.astype(float)))
