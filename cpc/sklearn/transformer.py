@@ -158,8 +158,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         )
         num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
         if num_latents <= furthest:
-            found = f"a window of {window_samples} samples gives {num_latents} latents"
-            raise ValueError(f"{found}, but the model predicts {furthest} steps ahead: raise `window_samples`")
+            found = f"a window of {window_samples} samples gives {num_latents} latents, but a step needs {furthest + 1}"
+            raise ValueError(f"{found}: raise `window_samples`, use longer recordings, or predict fewer steps")
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
         labels: dict[str, Any] = {"channels": channels, "splits": splits, "groups": subjects}
@@ -334,7 +334,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
         if num_steps < 1:
             found = f"recordings of at most {longest} samples (n_features = {longest} of one channel)"
-            raise ValueError(f"{found} give {num_latents} latents, but a step needs {2 + skip_steps}: lower `strides`")
+            legal = f"but a step needs {2 + skip_steps}: use longer recordings, or lower `strides`"
+            raise ValueError(f"{found} give {num_latents} latents, {legal}")
         return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
 
     def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
