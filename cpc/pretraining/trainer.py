@@ -58,7 +58,8 @@ def make_trainer(**options: Any) -> pl.Trainer:
     world_size = os.environ.get("WORLD_SIZE", "1")  # torchrun also sets RANK, Lightning does not
     if world_size not in ("1", str(trainer.world_size)) and "RANK" in os.environ:
         given = f"WORLD_SIZE={world_size} in the environment, but the options start {trainer.world_size} processes"
-        raise ValueError(f"{given}: give --trainer.devices and --trainer.num_nodes, or unset WORLD_SIZE and RANK")
+        advice = "give --trainer.devices, --trainer.num_nodes and --trainer.strategy ddp, or unset WORLD_SIZE and RANK"
+        raise ValueError(f"{given}: {advice}")
     if left := ", ".join(later_ranks(is_launched=False)):
         if trainer.world_size > 1:
             raise ValueError(f"{left} in the environment, without WORLD_SIZE, is no rank of several: unset it")
