@@ -158,8 +158,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         )
         num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
         if num_latents <= furthest:
-            found = f"a window of {window_samples} samples gives {num_latents} latents, but a step needs {furthest + 1}"
-            raise ValueError(f"{found}: raise `window_samples`, use longer recordings, or predict fewer steps")
+            found = f"a window of {window_samples} samples gives {num_latents} latents"
+            advice = "raise `window_samples`, use longer recordings or another model"
+            raise ValueError(f"{found}, but the model predicts {furthest} steps ahead: {advice}")
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
         labels: dict[str, Any] = {"channels": channels, "splits": splits, "groups": subjects}
