@@ -134,8 +134,8 @@ def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:
             each.check(f"{recordings.source}, labels {task!r}", recordings.names, packed.lengths)
             runs = []  # of each recording: code, length, code, length, ...
             for row, length in enumerate(packed.lengths.tolist()):
-                firsts, codes = runs_of_samples(each.codes(row, 0, length))
-                runs.append(np.stack([codes[1:-1], np.diff(firsts)], axis=1).ravel().tolist())
+                firsts, run_codes = runs_of_samples(each.codes(row, 0, length))
+                runs.append(np.stack([run_codes[1:-1], np.diff(firsts)], axis=1).ravel().tolist())
             labels[task] = {"classes": each.classes, "runs": runs}
     names, splits, groups = recordings.names, recordings.splits, recordings.groups
     columns = {"names": names, "splits": splits, "groups": groups, "missing": recordings.missing, "labels": labels}
