@@ -93,7 +93,7 @@ def layers(dim: int, dtype: torch.dtype) -> dict[str, tuple[Callable[[], None], 
                 lambda conv=conv, x=theirs: F.relu(conv(x)), [*conv.parameters(), *([theirs] if i > 0 else [])]
             ),
             forward_and_backward(
-                lambda layer=layer, x=ours: layer(layer.blocks(x)),
+                lambda layer=layer, x=ours: layer(x),
                 [layer.weight, layer.bias, *([ours] if i > 0 else [])],  # type: ignore[list-item]
             ),
             (3 if i > 0 else 2) * 2.0 * BATCH_SIZE * (x.shape[2] // stride) * dim * x.shape[1] * kernel,

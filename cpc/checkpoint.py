@@ -147,11 +147,7 @@ def load_pretrained(
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """Return config.json of a model folder, of a run folder with a model, or of a model on the Hub.
-
-    Raises:
-        ValueError: if the file does not exist, is damaged, or was written by a later version.
-    """
+    """Return config.json of a model folder, a run or a model on the Hub; a ValueError if it is missing or damaged."""
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
         needed = "it needs config.json and model.safetensors; `cpc models` lists the models that need no folder"
@@ -187,11 +183,6 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
 
     A model is a model folder, a run folder with a model in `model/`, the name of a shipped model (`cpc.pretrained`), or
     a name on the Hub (`cpc.interop.hub`), where `revision` is a branch, tag or commit.
-
-    Raises:
-        ValueError: if a revision is given for a folder, or a name on the Hub begins like a local folder and there is no
-            such folder; also the errors of `cpc.interop.hub.fetch_model`.
-        ConnectionError: the errors of `cpc.interop.hub.fetch_model`.
     """
     if is_hub_name(model):
         return fetch_model(str(model), revision)
@@ -203,10 +194,8 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
         say(f"{model} is the local folder, not the model that ships with cpc, which is in {FOLDER / model}")
     folder = Path(model)
     if looks_like_hub_name(model) and not folder.exists():
-        raise ValueError(
-            f"there is no folder {model}, and it is not looked for on the Hub, since {folder.parts[0]} is a local "
-            "folder: name another folder, or start cpc elsewhere"
-        )
+        why = f"it is not looked for on the Hub, since {folder.parts[0]} is a local folder"
+        raise ValueError(f"there is no folder {model}, and {why}")
     is_run = (folder / "model" / _CONFIG).exists() and not (folder / _CONFIG).exists()
     return folder / "model" if is_run else folder
 
@@ -233,11 +222,6 @@ def read_checkpoint(
 
     `entries` are the required entries and their types, with dots for nested entries; integers must not be negative.
     `written_by` is the command that writes these checkpoints, for messages.
-
-    Raises:
-        ValueError: if the file is damaged, contains more than tensors and plain values, or was not written by this
-            command. The message names the file.
-        OSError: if the file does not exist.
     """
     checkpoint = read_torch_archive(path, written_by)
     values = {name: reduce(_entry, name.split("."), checkpoint) for name in entries}

@@ -73,11 +73,9 @@ class Predictor(nn.Module):
 
     Args:
         num_steps: K; None: the number of `steps`, or 12.
-        steps: the predicted steps; None: 1..K.
+        steps: the predicted steps, to which the loss adds its `skip_steps`; None: 1..K.
 
     Attributes:
-        num_steps: K.
-        steps: the predicted steps, to which the loss adds its `skip_steps`; None: 1..K.
         context_dim: width of the contexts; None before `connect`.
         latent_dim: width of the latents and queries; None before `connect`.
         reads_past_contexts: whether a query at t depends on contexts before t besides c_t.

@@ -93,7 +93,7 @@ USES = {  # of each extra, what a user of it alone would do; by what it ends oth
     "frames": ("from cpc.data.frames.environments import *; import ale_py", "ale_py"),
     "onnx": ("import cpc.interop.export, onnx, onnxruntime, onnxscript", "onnx"),
     "datasets": ("import cpc.interop.hub_datasets, datasets", "datasets"),
-    "ray": ("import cpc.on_ray.launch; from cpc.on_ray.places import import_ray; import_ray()", "ray"),
+    "ray": ("import cpc.on_ray.launch; from cpc.on_ray.spread import import_ray; import_ray()", "ray"),
     "text": ("from cpc.data.text.vocabulary import byte_pairs; byte_pairs('ab', [])", "tokenizers"),
     "hub": ("import cpc.interop.hub; cpc.interop.hub.hub()", "huggingface_hub"),
     "signals": ("import cpc.data.signals.recordings, edfio, pyarrow.parquet, seglearn, wfdb", "edfio"),

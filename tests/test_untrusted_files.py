@@ -48,9 +48,9 @@ from cpc.encoders import AudioEncoder
 from cpc.model import CPC
 from cpc.monitor.badges import badges
 from cpc.monitor.charts import charts
-from cpc.monitor.parse import parse_lines
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE
 from cpc.monitor.run import Run
+from cpc.monitor.table import parse_lines
 from cpc.monitor.view import View
 from cpc.predictors import Bilinear
 

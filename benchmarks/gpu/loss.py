@@ -17,8 +17,7 @@ from cpc.losses import info_nce
 from cpc.losses.candidate_sets import plan
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import info_nce_rows, on_device, tiles
-from cpc.losses.rows import Geometry
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Geometry, Sequences
 
 SHARES = (64, 128, 512, 1024)  # of `tiles.GPU_SHARE`, beside its 256
 BLOCKS = (1024, 2048, 8192, 16384)  # of `kernel.BLOCK`, beside its 4096

@@ -31,12 +31,7 @@ class AgentOutput(NamedTuple):
 class ActorCritic(nn.Module):
     """A linear policy and a linear value of the contexts; both losses train the encoder and the context of the model.
 
-    Args:
-        model: a model that encodes the observations of the environments.
-        num_actions: A.
-
-    Raises:
-        ValueError: if the context's state grows with every step.
+    A model whose context has a state that grows with every step is a ValueError.
     """
 
     def __init__(self, model: CPC, num_actions: int) -> None:
@@ -98,13 +93,9 @@ def episode_segments(begins: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "P T"], I
 def discounted_returns(
     rewards: Float[Tensor, "B T"], is_end: Bool[Tensor, "B T"], final_values: Float[Tensor, " B"], discount: float
 ) -> Float[Tensor, "B T"]:
-    """Return the discounted sum of the rewards from each step to the end of its episode or of the rollout.
+    """Return the discounted sum of the rewards from each step to the end (`is_end`) of its episode or of the rollout.
 
-    Args:
-        rewards: reward of each step.
-        is_end: True where a step ends its episode.
-        final_values: value of the observation after the last step; it is added to the rewards if the episode goes on.
-        discount: discount per step.
+    `final_values`, of the observations after the last step, are added to the rewards of episodes that go on.
     """
     returns = torch.empty_like(rewards)
     following = final_values

@@ -85,12 +85,7 @@ def train_agents(
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
-    """Read the description of the model, the environment and the options of training.
-
-    Raises:
-        ValueError: if a setting cannot be used.
-        OSError: if there is no such file.
-    """
+    """Read the model, the environment and the options of training; a setting that cannot be used is a ValueError."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=dict, required=True)
     parser.add_class_arguments(Environment, "environment")

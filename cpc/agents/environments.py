@@ -5,22 +5,13 @@ N environments, S H W frames of an observation, their rows and columns.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from einops import rearrange, reduce
 
 from cpc.config.argument_rules import Choices, Count, check_fields, checked
 from cpc.data.frames.environments import open_environment, picture_key, resize_frame
-
-
-class Transition(NamedTuple):
-    """The result of a step in all environments."""
-
-    rewards: np.ndarray  # `[N]` float32
-    is_end: np.ndarray  # `[N]` True if the step ended the episode; the next observation begins a new episode
-    last: dict[int, np.ndarray]  # by environment, the last observation of an episode ended only by a time limit
-    returns: list[float]  # sums of the rewards of the episodes that ended
 
 
 @dataclass(kw_only=True)
@@ -43,12 +34,7 @@ class Environment:
         check_fields(self, "environment.")
 
     def make(self) -> Any:
-        """Make an environment.
-
-        Raises:
-            ValueError: if the environment is not installed, its actions are not Discrete, or its observations hold
-                neither one picture nor a vector.
-        """
+        """Make an environment; it must have Discrete actions, and observations that are a vector or hold a picture."""
         environment = open_environment(self.name, **self.options)
         Choices(("Discrete",)).check(f"the actions of {self.name}", type(environment.action_space).__name__)
         if not _is_vector(environment.observation_space):
@@ -76,11 +62,8 @@ class Environments:
     """N environments. Each environment begins a new episode when the previous episode has ended.
 
     Episode n of environment i is a function of (seed, i, n) and of the actions. So the state consists of the indices n
-    and the actions of unfinished episodes, which are replayed when the state is loaded.
-
-    Attributes:
-        observations: `[N, ...]` current observations.
-        num_actions: number of actions.
+    and the actions of unfinished episodes, which are replayed when the state is loaded. `observations` `[N, ...]` are
+    the current ones.
     """
 
     @checked
@@ -93,8 +76,13 @@ class Environments:
         self._returns = np.zeros(num)
         self.observations = np.stack([self._begin(i) for i in range(num)])
 
-    def step(self, actions: np.ndarray) -> Transition:
-        """Take one action in every environment and update `observations`."""
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray], list[float]]:
+        """Take one action in every environment and update `observations`, the first of an episode after an end.
+
+        Returns:
+            `[N]` float32 rewards; `[N]`, whether the step ended the episode; by environment, the last observation of an
+            episode that only a time limit ended; and the sum of rewards of each ended episode.
+        """
         num = len(self._instances)
         rewards, is_end = np.zeros(num, np.float32), np.zeros(num, bool)
         last, returns = {}, []
@@ -107,7 +95,7 @@ class Environments:
                 returns.append(float(self._returns[i]))
                 self._episodes[i] += 1
                 self.observations[i] = self._begin(i)
-        return Transition(rewards, is_end, last, returns)
+        return rewards, is_end, last, returns
 
     def state_dict(self) -> dict[str, Any]:
         """Return the index of each current episode, and its actions so far."""

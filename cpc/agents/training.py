@@ -194,17 +194,17 @@ class _AgentRun:
                 step = self._play(x[-1], begins[-1])
                 action = torch.multinomial(step.logits[:, 0].softmax(-1), 1, generator=self.generator)[:, 0]
                 self.state = step.state
-                transition = self.environments.step(action.numpy())
-                reward = a2c.reward_scale * torch.from_numpy(transition.rewards)
-                for i, observation in transition.last.items():  # a truncated episode would have had further rewards
+                step_rewards, ended, last_observations, returns_of_ended = self.environments.step(action.numpy())
+                reward = a2c.reward_scale * torch.from_numpy(step_rewards)
+                for i, observation in last_observations.items():  # a truncated episode would have had further rewards
                     state = tuple(each[i : i + 1] for each in step.state)
                     last = self.agent(torch.tensor(observation)[None, None], no_beginning, state)
                     reward[i] += a2c.discount * last.values[0, 0]
             actions.append(action)
             rewards.append(reward)
-            is_end.append(torch.from_numpy(transition.is_end))
+            is_end.append(torch.from_numpy(ended))
             begins.append(is_end[-1])
-            self.returns += transition.returns
+            self.returns += returns_of_ended
         self.begins = begins.pop()
         rollout_begins = torch.stack(begins, 1)
         with torch.no_grad():

@@ -121,11 +121,8 @@ class Bound:
         """Return the bound H - L of a full softmax on I(class; c), instead of log n - L.
 
         H(class) - L <= H(class) - H(class given c) for any model, and H is the ceiling. log n is the entropy of equally
-        frequent classes, so log n - L would count the class frequencies of a text as information.
-
-        Args:
-            class_entropy_nats: H, the entropy of the classes; prefer an estimate that is too low to one that is too
-                high.
+        frequent classes, so log n - L would count the class frequencies of a text as information. Prefer an estimate of
+        H that is too low to one that is too high.
         """
         ceilings = [class_entropy_nats + 0 * loss for loss in self.loss_nats]
         bounds = [class_entropy_nats - loss for loss in self.loss_nats]
@@ -178,11 +175,7 @@ class BoundTally:
         self._sums.append(torch.stack(contrast[1:]).detach())
 
     def compute(self, strategy: str, split: str) -> Bound:
-        """Return the bound over all batches added so far.
-
-        Raises:
-            ValueError: if no batch was added.
-        """
+        """Return the bound over all batches added so far, of which there must be one."""
         Range(1).check(f"the number of batches of {split!r}", len(self.sums))
         if len(self.sums) > 1:
             units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 6, K]

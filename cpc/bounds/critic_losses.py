@@ -10,7 +10,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.bounds.score_matrix import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
+from cpc.bounds.estimates import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
 from cpc.config.argument_rules import Range
 from cpc.losses.engine import softplus
 

@@ -20,8 +20,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.bounds.critic_losses import anchored_info_nce, jensen_shannon
-from cpc.bounds.estimates import Estimate, log_mean_exp
-from cpc.bounds.score_matrix import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
+from cpc.bounds.estimates import (
+    Candidates,
+    Estimate,
+    Positives,
+    ScoreMatrix,
+    log_mean_exp,
+    log_sum_of_others,
+    split_scores,
+)
 from cpc.bounds.smallest_kl import log_softplus, smallest_kl
 from cpc.config.argument_rules import Range
 from cpc.data.tensors import check_tensor
@@ -238,13 +245,8 @@ def moving_average_gradient(decay: int | float = DEFAULT_DECAY) -> Callable[[Sco
 
     The gradient of the log of a minibatch mean is biased, because it is divided by the minibatch mean. Division by a
     moving average instead is from section 3.2 of Belghazi et al. 2018 (arXiv:1801.04062). Each call takes one matrix
-    with positives on the diagonal, returns its estimate, and updates the average.
-
-    Args:
-        decay: decay of the average in [0, 1); 0 gives the uncorrected gradient.
-
-    Raises:
-        ValueError: if the decay is outside its range.
+    with positives on the diagonal, returns its estimate, and updates the average. `decay` of the average lies in
+    [0, 1); 0 gives the uncorrected gradient.
     """
     Range(0, 1, is_below=True).check("`decay`", decay)
     log_average: Tensor | None = None
@@ -266,23 +268,17 @@ def moving_average_gradient(decay: int | float = DEFAULT_DECAY) -> Callable[[Sco
 
 @dataclass(frozen=True)
 class Estimator:
-    """An estimator of information from a score matrix, with its properties.
+    """An estimator of information from a score matrix, with its properties."""
 
-    Attributes:
-        estimate: function from scores (and `log_baseline`, if needed) to an `Estimate`.
-        side: `lower` or `upper` if the expected estimate is a bound for any critic and number of candidates.
-        needs_baseline: whether `estimate` takes `log_baseline`, the log of a positive function of the row.
-        needs_conditional: whether `estimate` takes log p(y | x), which is known only for tasks with known information.
-        best_offset: offset of the best scores from log p(y | x) / p(y).
-        objective: function that makes the training objective, if the objective differs from the estimate. Estimators
-            with the same objective can use the same critic.
-    """
-
-    estimate: Callable[..., Estimate]
+    estimate: Callable[..., Estimate]  # function from scores (and `log_baseline`, if needed) to an `Estimate`
+    # `lower` or `upper` if the expected estimate is a bound for any critic and number of candidates.
     side: Literal["lower", "upper", "neither"]
-    needs_baseline: bool = False
+    needs_baseline: bool = False  # whether `estimate` takes `log_baseline`, the log of a positive function of the row
+    # Whether `estimate` takes log p(y | x), which is known only for tasks with known information.
     needs_conditional: bool = False
-    best_offset: float = 0.0
+    best_offset: float = 0.0  # offset of the best scores from log p(y | x) / p(y)
+    # Function that makes the training objective, if the objective differs from the estimate. Estimators with the same
+    # objective can use the same critic.
     objective: Callable[[], Callable[[Tensor], Tensor]] | None = None
 
 

@@ -18,19 +18,12 @@ from cpc.losses.definition import CandidateSet
 
 
 class ScoredRows(NamedTuple):
-    """The rows of one step in one sequence.
+    """The rows of one step in one sequence."""
 
-    Attributes:
-        scores: `[M, N]`, scores of every latent of the batch.
-        positives: `[M]`, column of the positive of each row.
-        candidates: `[M, N]`, mask of the columns that each row is compared with.
-        baseline: `[M, N]`, mask of the columns of the baseline; empty without a baseline.
-    """
-
-    scores: Tensor
-    positives: Tensor
-    candidates: Tensor
-    baseline: Tensor
+    scores: Tensor  # `[M, N]`, scores of every latent of the batch
+    positives: Tensor  # `[M]`, column of the positive of each row
+    candidates: Tensor  # `[M, N]`, mask of the columns that each row is compared with
+    baseline: Tensor  # `[M, N]`, mask of the columns of the baseline; empty without a baseline
 
     @property
     def num_candidates(self) -> int:

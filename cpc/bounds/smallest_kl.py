@@ -24,10 +24,8 @@ def smallest_kl(minus_log_deficit: Float[Tensor, "*shape"]) -> Float[Tensor, "*s
         KL = -log q,     d = log 2 - JS = ((1 + q) log(1 + q) - q log q) / 2.
 
     The slope dKL / dJS = 2 / (q log(1 + 1 / q)) grows from 2 / log 2 at JS = 0 to infinity at JS = log 2. If d > log 2
-    (a negative estimate of JS), the result is the tangent at JS = 0, which is negative.
-
-    Args:
-        minus_log_deficit: -log d. The logarithm keeps all digits where JS is near log 2.
+    (a negative estimate of JS), the result is the tangent at JS = 0, which is negative. The argument is -log d, because
+    the logarithm keeps all digits where JS is near log 2.
     """
     target = minus_log_deficit.double()
 

@@ -49,14 +49,10 @@ class CorrelatedGaussians:
     This is the task of Belghazi et al. 2018 and Poole et al. 2019. I = -D/2 ln(1 - rho^2): half the log of the ratio of
     marginal to conditional variance, dimension by dimension (Cover and Thomas, Elements of Information Theory,
     section 8.5).
-
-    Attributes:
-        correlation: rho, between -1 and 1.
-        dim: D.
     """
 
-    correlation: float
-    dim: int
+    correlation: float  # rho, between -1 and 1
+    dim: int  # D
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "CorrelatedGaussians":
@@ -88,16 +84,11 @@ class StudentT:
     of the entropies of multivariate t distributions (Arellano-Valle, Contreras-Reyes and Genton 2013, Scandinavian
     Journal of Statistics 40(1); used by Czyz et al. 2023, arXiv:2306.11078). The terms in f are the information in the
     common divisor: x and y share information even if rho = 0.
-
-    Attributes:
-        correlation: rho of the Gaussians, between -1 and 1.
-        dim: D.
-        freedom: nu, degrees of freedom, positive.
     """
 
-    correlation: float
-    dim: int
-    freedom: float = DEFAULT_FREEDOM
+    correlation: float  # rho of the Gaussians, between -1 and 1
+    dim: int  # D
+    freedom: float = DEFAULT_FREEDOM  # nu, degrees of freedom, positive
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "StudentT":
@@ -143,14 +134,10 @@ class AdditiveUniform:
 
     I = h(y) - ln 2e. The density of y is a trapezium, so I per dimension is e - ln 2e for e <= 1/2 and 1 / (4 e) above
     (Czyz et al. 2023, arXiv:2306.11078). The score is minus infinity if y cannot come from x.
-
-    Attributes:
-        noise: e, positive.
-        dim: D.
     """
 
-    noise: float
-    dim: int
+    noise: float  # e, positive
+    dim: int  # D
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "AdditiveUniform":
@@ -185,16 +172,11 @@ class DiscreteChannel:
 
     All other letters are equally likely. x and y are one-hot. I = D (ln S - H(p) - p ln(S - 1)), the capacity of the
     symmetric channel (Cover and Thomas, section 7.2).
-
-    Attributes:
-        error: p, from 0 to 1.
-        dim: D; x and y have width D S.
-        num_letters: S, at least 2.
     """
 
-    error: float
-    dim: int
-    num_letters: int = NUM_LETTERS
+    error: float  # p, from 0 to 1
+    dim: int  # D; x and y have width D S
+    num_letters: int = NUM_LETTERS  # S, at least 2
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "DiscreteChannel":
@@ -237,16 +219,11 @@ class Transformed:
 
     Invertible maps of either variable change neither the mutual information (Kraskov et al. 2004,
     arXiv:cond-mat/0305641, appendix) nor the density ratio.
-
-    Attributes:
-        base: the task before the maps.
-        x_map: the map of x, and its inverse.
-        y_map: the map of y, and its inverse.
     """
 
-    base: KnownPairs
-    x_map: Bijection
-    y_map: Bijection
+    base: KnownPairs  # the task before the maps
+    x_map: Bijection  # the map of x, and its inverse
+    y_map: Bijection  # the map of y, and its inverse
 
     @property
     def mutual_information_nats(self) -> float:  # noqa: D102
@@ -329,6 +306,5 @@ def _check_range(name: str, information_nats: int | float, dim: int, low: int | 
     """Raise ValueError unless the information lies between the limits of the task."""
     Range(1).check("`dim`", dim)
     if not low < information_nats < high:
-        raise ValueError(
-            f"mi={information_nats:g} is out of reach of {name!r} at dim={dim}: {low:.3g} to {high:.3g} nats"
-        )
+        legal = f"{low:.3g} to {high:.3g} nats"
+        raise ValueError(f"mi={information_nats:g} is out of reach of {name!r} at dim={dim}: {legal}")

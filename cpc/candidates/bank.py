@@ -105,12 +105,7 @@ class LatentBank:
 
     @classmethod
     def open(cls, folder: str | Path) -> "LatentBank":
-        """Open a saved bank with its latents mapped from disk.
-
-        Raises:
-            ValueError: if the folder holds no bank, a file is missing or broken (the message names the file), or a
-                later version wrote the bank.
-        """
+        """Open a saved bank with its latents mapped from disk; a ValueError names a missing or broken file."""
         folder = Path(folder)
         facts = _read_facts(folder / _FACTS, "format_version", "num_latents")
         version, num_latents = facts.pop("format_version"), facts.pop("num_latents")

@@ -78,20 +78,14 @@ def draw_negatives(
 
 
 class NegativePool(NamedTuple):
-    """The possible negatives of each row. They stay the same in all training steps with the same candidate set.
+    """The possible negatives of each row. They stay the same in all training steps with the same candidate set."""
 
-    Attributes:
-        first: `[M]`, index in `members` of the first candidate of the pool of each row.
-        num: `[M]`, number of possible negatives of each row.
-        behind: `[M]`, position of the positive in the row's pool, or N if the pool does not hold it. Drawn positions
-            from here on are increased by one.
-        members: `[P]`, candidates of all pools, one pool after the other.
-    """
-
-    first: Tensor
-    num: Tensor
+    first: Tensor  # `[M]`, index in `members` of the first candidate of the pool of each row
+    num: Tensor  # `[M]`, number of possible negatives of each row
+    # `[M]`, position of the positive in the row's pool, or N if the pool does not hold it. Drawn positions from here on
+    # are increased by one.
     behind: Tensor
-    members: Tensor
+    members: Tensor  # `[P]`, candidates of all pools, one pool after the other
 
     @classmethod
     def of(
@@ -130,28 +124,18 @@ class NegativePool(NamedTuple):
 
 
 class RowDraws(NamedTuple):
-    """The source of drawn negatives. It is the same in all training steps with the same candidate set.
+    """The source of drawn negatives. It is the same in all training steps with the same candidate set."""
 
-    Attributes:
-        num: R.
-        pool: the possible negatives of each row.
-        num_before: number of rows of the ranks before this one. A row is counted from there, so that no two ranks draw
-            alike.
-        excess_nats: `[M]`, nats that repeated draws may add to log N - L.
-        shared_pool: the candidates of each place that has rows, if the steps share draws; None: they do not.
-        shared_index: `[M]`, index in `shared_pool` of the place of each row.
-        num_shared_before: number of places with rows of the ranks before this one.
-        positive_index: `[M]`.
-    """
-
-    num: int
-    pool: NegativePool
+    num: int  # R
+    pool: NegativePool  # the possible negatives of each row
+    # Number of rows of the ranks before this one. A row is counted from there, so that no two ranks draw alike.
     num_before: int
-    excess_nats: Tensor
+    excess_nats: Tensor  # `[M]`, nats that repeated draws may add to log N - L
+    # The candidates of each place that has rows, if the steps share draws; None: they do not.
     shared_pool: NegativePool | None = None
-    shared_index: Tensor | None = None
-    num_shared_before: int = 0
-    positive_index: Tensor | None = None
+    shared_index: Tensor | None = None  # `[M]`, index in `shared_pool` of the place of each row
+    num_shared_before: int = 0  # number of places with rows of the ranks before this one
+    positive_index: Tensor | None = None  # `[M]`
 
     @classmethod
     def of(

@@ -13,9 +13,8 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.candidates.fixed_dtype import FixedDtype
 from cpc.config.argument_rules import Count, Positive, checked
-from cpc.data.tensors import check_tensor
+from cpc.data.tensors import FixedDtype, check_tensor
 
 NORM_TOLERANCE = 1e-3  # rounding error of the length of a vector that was normalised in bfloat16
 Projection = Literal["gaussian", "orthogonal"]
@@ -48,19 +47,13 @@ class KernelMap(FixedDtype, ABC):
         return self(x)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise an error on vectors that this kernel cannot use.
-
-        Raises:
-            ValueError: if the width differs from D, or the kernel needs unit length and a vector has another length.
-        """
+        """Raise ValueError on vectors of another width than D, or without unit length if the kernel needs it."""
         check_tensor(name, vectors, "floats", (*vectors.shape[:-1], self.dim))
         if self.needs_normalised and vectors.numel():
             off = float((torch.linalg.vector_norm(vectors.float(), dim=-1) - 1).abs().max())
             if not off <= NORM_TOLERANCE:
-                raise ValueError(
-                    f"{name} must have unit length for {type(self).__name__}, but one length is off by {off:.3g}: "
-                    "normalise classes and queries (ClassTable(is_normalised=True)), or use CentroidMass"
-                )
+                found = f"{type(self).__name__}, but one length is off by {off:.3g}: normalise classes and queries"
+                raise ValueError(f"{name} must have unit length for {found}")
 
 
 class RandomFourier(KernelMap):

@@ -48,9 +48,6 @@ def allowed_matrix(
         group_id: the speaker of each sequence, -1 if unknown; the same-speaker strategies need it.
         candidate_sequence_id: ids of the sequences that supply candidates; None: `sequence_id`.
         candidate_group_id: the speakers of these sequences.
-
-    Raises:
-        ValueError: if the strategy is unknown, or is a same-speaker strategy and a speaker is unknown.
     """
     arguments = {"sequence_id": sequence_id, "group_id": group_id}
     arguments |= {"candidate_sequence_id": candidate_sequence_id, "candidate_group_id": candidate_group_id}
@@ -123,10 +120,8 @@ def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
 def check_length(longest: int, nearest: int) -> None:
     """Raise ValueError if the longest sequence, or column of a grid, has no latent `nearest` ahead of another."""
     if longest <= nearest:
-        raise ValueError(
-            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
-            f"{nearest + 1}: use longer windows or larger images, or lower the first of `predictor.steps`"
-        )
+        needs = f"a prediction {nearest} ahead (the first of `predictor.steps`) needs at least {nearest + 1}"
+        raise ValueError(f"the longest sequence has {longest} latents, but {needs}")
 
 
 def check_rows(
@@ -136,21 +131,14 @@ def check_rows(
     group_id: Int[Tensor, " B"] | None = None,
     nearest: int = 1,
 ) -> None:
-    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
-
-    Raises:
-        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
-    """
+    """Raise ValueError if a batch has no rows, or a row no negatives; only lengths and identities are read."""
     check_length(int(num_latents.max()), nearest)
     is_own = int(includes_own_sequence(strategy))
     num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own
     has_no_negatives = (num_negatives < 1) & (num_latents > nearest)
     if bool(has_no_negatives.any()):
-        raise ValueError(
-            f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_latents)} sequences of a batch "
-            "without a negative: raise `batch_size`, or, for a same-speaker strategy, choose "
-            "`sampler`=same_speaker, which puts several sequences of a speaker in each batch"
-        )
+        num = f"{int(has_no_negatives.sum())} of {len(num_latents)} sequences of a batch without a negative"
+        raise ValueError(f"negatives={strategy!r} leaves {num}: raise `batch_size`, or set `sampler`=same_speaker")
 
 
 def bounds_information(strategy: str) -> bool:

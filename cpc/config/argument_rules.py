@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
@@ -72,13 +72,7 @@ class Writable:
     is_new: bool = False
 
     def check(self, label: str, value: Any) -> None:
-        """Check, before any work is done, that the path can be written.
-
-        Raises:
-            ValueError: if the path is a folder instead of a file, or a file instead of a folder, or must be new and
-                exists.
-            OSError: if the system does not allow it; the message has the reason and the folder.
-        """
+        """Check, before any work is done, that the path can be written: a ValueError, or an OSError with the reason."""
         path = Path(value)
         if self.is_new and path.is_dir():
             raise ValueError(f"{label}={path} already exists: name a new folder, or remove this one")
@@ -96,14 +90,10 @@ class Writable:
             raise OSError(error.errno, reason, str(folder)) from error
 
 
-@dataclass(frozen=True)
-class DeviceName:
-    """A name that `cpc.data.tensors.find_device` understands."""
-
-    def check(self, label: str, value: Any) -> None:
-        """Raise ValueError, with the label of the argument, if the value is not the name of a device."""
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(value)):
-            raise ValueError(f"{label}={value} must be auto, cpu, cuda or cuda:N")
+def check_device(label: str, value: Any) -> None:
+    """Raise ValueError, with the label of the argument, unless `cpc.data.tensors.find_device` understands the value."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(value)):
+        raise ValueError(f"{label}={value} must be auto, cpu, cuda or cuda:N")
 
 
 Count = Annotated[int, Range(1)]
@@ -114,7 +104,7 @@ Positive = Annotated[float, Range(0, is_open=True)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Dropout = Annotated[float, Range(0, 1, is_below=True)]
-Device = Annotated[str, DeviceName()]
+Device = Annotated[str, check_device]
 OutFile = Annotated[str | Path, Writable(is_folder=False)]
 OutFolder = Annotated[str | Path, Writable(is_folder=True)]
 NewFolder = Annotated[str | Path, Writable(is_folder=True, is_new=True)]
@@ -182,20 +172,18 @@ def _check(annotated: Any, values: Mapping[str, Any], label: str) -> None:
                 legal = {int: Integral, float: Real}.get(kind)
                 if legal is not None and (isinstance(item, bool) or not isinstance(item, legal)):
                     raise ValueError(f"{label_of_value}={item!r} must be a {'whole ' * (kind is int)}number")
-                rule.check(label_of_value, item)
+                getattr(rule, "check", rule)(label_of_value, item)
             if isinstance(item, int) and abs(item) >= 2**63:
                 raise ValueError(f"{label_of_value}={item} is too large: give at most {2**63 - 1}")
 
 
-@cache
-def _annotations(annotated: Any) -> dict[str, Any]:
-    return get_type_hints(annotated, include_extras=True)
+_annotations = cache(partial(get_type_hints, include_extras=True))
 
 
 def _rules(kind: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the rules within an annotation, each with the type that it annotates."""
     for rule in getattr(kind, "__metadata__", ()):
-        if isinstance(rule, Choices | Range | Writable | DeviceName):
+        if rule is check_device or isinstance(rule, Choices | Range | Writable):
             yield kind.__origin__, rule
     origin, members = get_origin(kind), get_args(kind)
     if origin is Literal:

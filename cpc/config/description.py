@@ -29,9 +29,6 @@ def describe(module: nn.Module) -> dict[str, Any]:
 
     A module must store each `__init__` argument in an attribute of the same name, or `NAME_part` if a method has that
     name.
-
-    Raises:
-        ValueError: if a module does not store an argument; the message names the class and the argument.
     """
     # FSDP2 replaces the class of a sharded module by a subclass with its mixin.
     cls = next(cls for cls in type(module).__mro__ if not cls.__module__.startswith("torch.distributed"))
@@ -52,10 +49,6 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
         description: description from `describe`.
         trusted_packages: packages whose classes the description may name.
         kind: required base class.
-
-    Raises:
-        ValueError: if a class is unknown or outside the trusted packages, or does not accept the arguments; the errors
-            of `without_removed`.
     """
     description = without_removed(description)
     path = description.get("class_path")

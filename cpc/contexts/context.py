@@ -51,11 +51,7 @@ class Context(nn.Module):
 
     @checked
     def connect(self, input_dim: Count) -> None:
-        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder.
-
-        Raises:
-            ValueError: if the context is already connected with another width, or the width is below 1.
-        """
+        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder."""
         self.dim, input_dim = plain((self.dim, input_dim))  # torch's recurrent layers refuse numpy's numbers
         if self.input_dim == input_dim:
             return
@@ -92,12 +88,7 @@ class Context(nn.Module):
         return self._encode(z, state)
 
     def check_state(self, state: Any, z: Float[Tensor, "B *T D"]) -> tuple[Tensor, ...]:
-        """Return a state in the dtype of the parameters, or raise an error if the latents cannot continue from it.
-
-        Raises:
-            ValueError: unless the state is a tuple of floating tensors of `state_shapes`, for as many sequences as the
-                latents and on their device, and of no more bits than the parameters: rounding would be silent.
-        """
+        """Return a state in the dtype of the parameters, or raise an error if the latents cannot continue from it."""
         shapes = [(z.shape[0], *shape) for shape in self.state_shapes]
         dtype = functools.reduce(torch.promote_types, {each.dtype for each in self.parameters()} or {z.dtype})
         if isinstance(state, tuple) and len(state) == len(shapes) > 0:
@@ -113,11 +104,8 @@ class Context(nn.Module):
                 return tuple(tensor.to(dtype) for tensor in state)
         legal = ", ".join(f"{dtype} [{', '.join(map(_describe_axis, shape))}]" for shape in shapes)
         given = f"({', '.join(map(_describe, state))})" if isinstance(state, tuple) else _describe(state)
-        raise ValueError(
-            f"the state is {given}, but for {z.shape[0]} sequences this {type(self).__name__} takes "
-            f"{f'({legal}) on {z.device}' if legal else 'no state'}: pass the state that it returned for these "
-            "sequences, or begin new ones with state=None"
-        )
+        legal = f"({legal}) on {z.device}" if legal else "no state"
+        raise ValueError(f"the state is {given}, but for {len(z)} sequences this {type(self).__name__} takes {legal}")
 
     def split_directions(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
         """Return the contexts of each direction as sequences over time."""

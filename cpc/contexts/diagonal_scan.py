@@ -56,18 +56,8 @@ BACKWARD = CFunction(
 def diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs and the last state of h_t = a h_{t-1} + u_t, y_t = skip u_t + Re(sum_n w_n h_{n,t}).
 
-    Args:
-        inputs: u, `[B, T, C]`.
-        decay: a, `[2, N, C]`, with an absolute value of at most 1.
-        weight: w, `[2, N, C]`.
-        skip: `[C]`.
-        state: h before the first step, `[B, 2, N, C]`.
-
-    Returns:
-        y `[B, T, C]`, and h after the last step `[B, 2, N, C]`.
-
-    Raises:
-        ValueError: if a tensor does not fit the others.
+    Inputs u and outputs y are `[B, T, C]`, decay a (at most 1 in absolute value) and weight w `[2, N, C]`, skip `[C]`,
+    and the states h before the first and after the last step `[B, 2, N, C]`.
     """
     if torch.compiler.is_exporting():  # a comparison of sizes would fix them in the graph
         return _loop(inputs, decay, weight, skip, state)

@@ -61,18 +61,8 @@ def gru_layer(
     """Return the hidden states `[B, T, C]` of a GRU layer.
 
     The equations are those of `torch.nn.GRU`: the GRU of Cho et al. 2014 (arXiv:1406.1078), with the reset gate applied
-    after the product with the hidden weights.
-
-    Args:
-        x: inputs `[B, T, D]`.
-        hidden: first hidden state `[B, C]`.
-        weight_ih: input weights `[3C, D]`.
-        weight_hh: hidden weights `[3C, C]`.
-        bias_ih: input bias `[3C]`.
-        bias_hh: hidden bias `[3C]`.
-
-    Raises:
-        ValueError: if a tensor does not fit the others.
+    after the product with the hidden weights. Inputs x are `[B, T, D]`, the first hidden state `[B, C]`, the weights
+    `[3C, D]` and `[3C, C]`, and the biases `[3C]`.
     """
     hiddens, *_ = _gru_layer(x, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
     return rearrange(hiddens[1:], "t b c -> b t c")

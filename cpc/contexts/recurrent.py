@@ -3,7 +3,7 @@
 B batch, L layers, T latents, C context dim.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -49,13 +49,16 @@ class Recurrent(Context):
         self.layers = nn.RNNBase(MODES[self.num_states], *size, batch_first=True, dropout=self.dropout)
 
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
-        with _float32_on_cpu(z):
+        # On a CPU bfloat16 takes three times as long (docs/decisions/encoders_and_contexts.md).
+        with torch.autocast("cpu", enabled=False) if z.device.type == "cpu" else nullcontext():
             is_half = torch.is_autocast_enabled(z.device.type)
             z = z if is_half else z.to(next(self.parameters()).dtype)  # autocast may have narrowed the latents
             before = state or tuple(z.new_zeros(len(z), *shape) for shape in self.state_shapes)
             if not torch.compiler.is_exporting() and (torch.compiler.is_compiling() or self._is_in_c(z)):
                 return self._encode_by_layer(z, before)
-            inputs = (z, *map(_layers_first, before), *self.layers.parameters())
+            # cuDNN refuses strided states.
+            layers_first = [rearrange(each, "b l c -> l b c").contiguous() for each in before]
+            inputs = (z, *layers_first, *self.layers.parameters())
             contexts, *after = run_in_float16(self._run, *inputs) if is_half else self._run(*inputs)
         return contexts, tuple(rearrange(each, "l b c -> b l c") for each in after)
 
@@ -97,12 +100,3 @@ class LSTM(Recurrent):
     """Long short-term memory with state `(h [B, L, C], cell [B, L, C])`; the arguments are those of `Recurrent`."""
 
     num_states = 2
-
-
-def _float32_on_cpu(z: Tensor) -> AbstractContextManager[object]:
-    """Switch autocast off on a CPU: bfloat16 takes three times as long (docs/decisions/encoders_and_contexts.md)."""
-    return torch.autocast("cpu", enabled=False) if z.device.type == "cpu" else nullcontext()
-
-
-def _layers_first(state: Tensor) -> Tensor:
-    return rearrange(state, "b l c -> l b c").contiguous()  # cuDNN refuses strided states

@@ -22,19 +22,12 @@ Sampler = Literal["uniform", "same_speaker"]
 
 
 class MapStyleCorpus(ABC):
-    """An opened source, whose observations are read by index: a table of units with a split, a group and labels.
+    """An opened source, whose observations are read by index: a table of units with a split, a group and labels."""
 
-    Attributes:
-        speakers: names of the groups by their id, for messages; empty if groups have no names.
-        nouns: two nouns for messages: for a group, and for an item of the source.
-        splits: split of each item.
-        uniform: class of the streams for sampler `uniform`.
-    """
-
-    speakers: Sequence[str] = ()
-    nouns: tuple[str, str] = ("speaker", "file")
-    splits: Sequence[str] = ()
-    uniform: type[BatchStream] = UniformBatches
+    speakers: Sequence[str] = ()  # names of the groups by their id, for messages; empty if groups have no names
+    nouns: tuple[str, str] = ("speaker", "file")  # two nouns for messages: for a group, and for an item of the source
+    splits: Sequence[str] = ()  # split of each item
+    uniform: type[BatchStream] = UniformBatches  # class of the streams for sampler `uniform`
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
         """Raise a ValueError that names a split which cannot be used, before anything is decoded; None: the corpus.

@@ -197,38 +197,23 @@ class Modality(ABC):
 
 
 class Training(NamedTuple):
-    """The training batches of a process.
+    """The training batches of a process."""
 
-    Attributes:
-        dataset: data set whose `__getitems__` returns the `Batch` for an index that `batches` yields.
-        batches: an endless stream of indices; a resumed run continues from its `state_dict`.
-        class_entropy_nats: entropy of the predicted classes; None if latents are predicted.
-    """
-
-    dataset: Any
-    batches: Any
-    class_entropy_nats: float | None = None
+    dataset: Any  # data set whose `__getitems__` returns the `Batch` for an index that `batches` yields
+    batches: Any  # an endless stream of indices; a resumed run continues from its `state_dict`
+    class_entropy_nats: float | None = None  # entropy of the predicted classes; None if latents are predicted
 
 
 @runtime_checkable
 class HeldOutBatches(Protocol):
-    """The held-out batches of a process.
+    """The held-out batches of a process."""
 
-    Attributes:
-        split: the held-out split.
-        num_batches: number of batches of one evaluation.
-        seed: seed of the batches and of sampled negatives.
-        facts: other facts about the split, for reports.
-        is_continuous: True if each batch continues where the previous one ended.
-        class_entropy_nats: entropy of the predicted classes; None if latents are predicted.
-    """
-
-    split: str
-    num_batches: int
-    seed: int
-    facts: dict[str, Any]
-    is_continuous: bool
-    class_entropy_nats: float | None
+    split: str  # the held-out split
+    num_batches: int  # number of batches of one evaluation
+    seed: int  # seed of the batches and of sampled negatives
+    facts: dict[str, Any]  # other facts about the split, for reports
+    is_continuous: bool  # True if each batch continues where the previous one ended
+    class_entropy_nats: float | None  # entropy of the predicted classes; None if latents are predicted
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
         """Return the sampler of a strategy's batches. Strategies with the same sampler share batches."""

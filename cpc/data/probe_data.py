@@ -35,16 +35,12 @@ def autocast(x: Tensor, precision: Precision) -> torch.autocast:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of observations.
+    """The labels of observations."""
 
-    Attributes:
-        of_row: label of each row, or the set of its labels if they vary within; rows without a label are missing.
-        order: the classes in order; if None they are sorted, numbers by their value.
-        codes_of: returns the classes of vectors with different labels; called with the arguments of `codes`.
-    """
-
+    # Label of each row, or the set of its labels if they vary within; rows without a label are missing.
     of_row: Mapping[int, Any]
-    order: Sequence[str] | None = None
+    order: Sequence[str] | None = None  # the classes in order; if None they are sorted, numbers by their value
+    # Returns the classes of vectors with different labels; called with the arguments of `codes`.
     codes_of: Callable[[int, Mapping[str, int], Any, int, int], np.ndarray] | None = None
 
     @property

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cpc.config.argument_rules import DeviceName, plain
+from cpc.config.argument_rules import check_device, plain
 from cpc.data.store.contents import say
 
 
@@ -20,7 +20,7 @@ def find_device(name: str) -> str:
 
     The name is `auto` (the GPU if there is one, otherwise the CPU), `cpu`, `cuda` or `cuda:N`.
     """
-    DeviceName().check("`device`", name)
+    check_device("`device`", name)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
         torch.empty(0, device=device)
@@ -120,3 +120,18 @@ def check_precision(**tensors: Tensor) -> None:
     if torch.float64 in dtypes and len(dtypes) > 1:
         named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in tensors.items())
         raise ValueError(f"{named}: float64 cannot be combined with other dtypes; convert it with .float()")
+
+
+class FixedDtype(nn.Module):
+    """A module whose tensors move to another device with the model, but keep their dtype when the model is cast.
+
+    Without it `model.bfloat16()` would round the tables of a sampler: the proposal that it samples from would no longer
+    be the proposal whose log probabilities it returns.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FixedDtype":
+        def move_only(tensor: Tensor) -> Tensor:
+            changed = fn(tensor)
+            return changed if changed.dtype == tensor.dtype else tensor.to(changed.device)
+
+        return super()._apply(move_only, recurse)

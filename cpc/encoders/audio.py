@@ -12,7 +12,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, Natural, Positive, checked
-from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_layers, hops, receptive_field
+from cpc.encoders.convolution import (
+    NORM_EPSILON,
+    Norm,
+    NormedConvolution,
+    check_layers,
+    hops,
+    initialise_layers,
+    receptive_field,
+)
 from cpc.encoders.encoder import Samples
 from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
 from cpc.encoders.waveforms import WaveformEncoder
@@ -58,9 +66,11 @@ class AudioEncoder(WaveformEncoder):
         self.norm_epsilon = norm_epsilon
 
         widths = [1] + [dim] * len(kernels)
-        self.layers = nn.ModuleList(
-            ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm, norm_epsilon, takes_frames=i == 0)
-            for i in range(len(kernels))
+        self.layers = nn.Sequential(
+            *(
+                ConvLayer(widths[i], dim, kernels[i], strides[i], paddings[i], norm, norm_epsilon, takes_frames=i == 0)
+                for i in range(len(kernels))
+            )
         )
         self.hop_samples = math.prod(strides)
         self.receptive_field_samples = receptive_field(kernels, strides)
@@ -72,15 +82,8 @@ class AudioEncoder(WaveformEncoder):
         self.shortest_samples = shortest  # then every layer has an input besides padding
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Encode waveforms into latents.
-
-        Raises:
-            ValueError: if `x` is too short for a single latent.
-        """
-        hidden = self._frames(x)
-        for layer in self.layers:
-            hidden = layer(layer.blocks(hidden))  # type: ignore[operator]
-        return hidden.relu()
+        """Encode waveforms, which must be long enough for one latent."""
+        return self.layers(self._frames(x)).relu()
 
     def num_latents(self, num_samples: Samples) -> Samples:
         """Return the number of latents of `num_samples` samples; elementwise on tensors."""
@@ -91,20 +94,12 @@ class AudioEncoder(WaveformEncoder):
             return torch.where(num_samples < self.shortest_samples, 0, length)
         return 0 if num_samples < self.shortest_samples else length
 
-    @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
 
         Layers are set one after the other.
-
-        Raises:
-            ValueError: the errors of `forward`; also if the audio is constant or not finite.
         """
-        hidden = self._frames(x)
-        for layer in self.layers:
-            blocks = layer.blocks(hidden)  # type: ignore[operator]
-            layer.initialise_from(blocks)  # type: ignore[operator]
-            hidden = layer(blocks)
+        initialise_layers(self.layers, self._frames(x))
 
     def _frames(self, x: Tensor) -> Float[Tensor, "B T kernel"]:
         """Return the standardised samples that the first layer's kernel reads at each position."""
@@ -113,11 +108,7 @@ class AudioEncoder(WaveformEncoder):
 
 
 class ConvLayer(NormedConvolution):
-    """A strided convolution and norm of `[B, L, C]`; the first layer takes frames of samples `[B, T, kernel]`.
-
-    The ReLU after this layer is applied by the next layer, which writes the rectified values directly into its input
-    blocks.
-    """
+    """ReLU, strided convolution and norm of `[B, S, C]`; the first layer takes frames of samples `[B, T, kernel]`."""
 
     def __init__(
         self,
@@ -135,13 +126,8 @@ class ConvLayer(NormedConvolution):
         self.stride = stride
         self.padding = padding
 
-    def blocks(self, x: Tensor) -> Tensor:
-        """Return the input of `forward`: frames unchanged, or the padded ReLU of the output of the previous layer."""
-        if self.takes_frames:
-            return x
-        return rectify_into_blocks(x, self.weight.shape[2], self.stride, self.padding)
-
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
         if self.takes_frames:
             return F.linear(x, rearrange(weight, "d 1 kernel -> d kernel"), bias)
-        return convolve_blocks(x, weight, bias, self.stride)
+        blocks = rectify_into_blocks(x, weight.shape[2], self.stride, self.padding)
+        return convolve_blocks(blocks, weight, bias, self.stride)

@@ -23,18 +23,21 @@ class Encoder(nn.Module):
         variable_axes: axes of observations that have variable length, and their names. An encoder that has them and a
             method `random_input` can be exported with `cpc export`.
         from_data: arguments that may be None until training takes them from its data.
+        geometry_names: attributes that say where latents lie in an observation, for config.json.
     """
 
     modality: str
     latents = "sequences"
     variable_axes: ClassVar[dict[int, str]] = {}
     from_data: ClassVar[tuple[str, ...]] = ()
+    geometry_names: ClassVar[tuple[str, ...]] = ()
     dim: int
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Positions of latents in the observation, for config.json."""
-        return {}
+        """The attributes `geometry_names` and their values."""
+        values = {name: getattr(self, name) for name in self.geometry_names}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def num_latents(self, num_samples: Samples) -> Samples:
         """Return the number of latents of observations of `num_samples` steps; elementwise on tensors."""
@@ -86,8 +89,6 @@ def check_scale(encoder: Any, x: Tensor) -> None:
         channel = int(far.argmax())
         names = getattr(encoder, "channel_names", None) or range(len(mean))
         where = f" in channel {names[channel]}" if len(mean) > 1 else ""
-        warnings.warn(
-            f"the input, standardised as in training, has the mean {mean[channel]:.3g} and the deviation "
-            f"{std[channel]:.3g}{where}, not about 0 and 1: does it have another unit or scale than the training data?",
-            stacklevel=3,
-        )
+        found = f"the mean {mean[channel]:.3g} and the deviation {std[channel]:.3g}{where}, not about 0 and 1"
+        text = f"the input, standardised as in training, has {found}: is its unit or scale another than in training?"
+        warnings.warn(text, stacklevel=3)

@@ -4,7 +4,7 @@ B windows of T frames, S frames in a stack, H W rows and columns of pixels, D la
 the last layer, d channels of a layer.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -38,6 +38,7 @@ class FrameEncoder(Encoder):
     modality = "frames"
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "time"}
     hop_samples = 1
+    geometry_names: ClassVar[tuple[str, ...]] = ("hop_samples", "num_frames", "frame_size")
 
     @checked
     def __init__(
@@ -70,11 +71,6 @@ class FrameEncoder(Encoder):
         self.pixel_mean = nn.Buffer(torch.zeros(()))
         self.pixel_std = nn.Buffer(torch.ones(()))
 
-    @property
-    def geometry(self) -> dict[str, Any]:
-        """Positions of latents in the input, for config.json: one latent per frame."""
-        return {"hop_samples": self.hop_samples, "num_frames": self.num_frames, "frame_size": list(self.frame_size)}
-
     def random_input(self, generator: torch.Generator) -> Num[Tensor, "B T S H W"]:
         """Return noise of a random length, for `cpc export`."""
         batch, length = (int(torch.randint(most, (), generator=generator)) for most in (4, 8))
@@ -82,11 +78,7 @@ class FrameEncoder(Encoder):
         return torch.randint(256, size, generator=generator, dtype=torch.uint8)
 
     def forward(self, x: Num[Tensor, "B T S H W"]) -> Float[Tensor, "B T D"]:
-        """Encode every stack of frames separately; pixels lie between 0 and 255.
-
-        Raises:
-            ValueError: if stacks or frames have another size.
-        """
+        """Encode every stack of frames separately; pixels lie between 0 and 255."""
         return self.latents_and_places(x)[0]
 
     def latents_and_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:

@@ -69,21 +69,13 @@ class GradientTrunk(nn.Module):
         self.feature_std = nn.Buffer(torch.ones(num_features))
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D 1 1"]:
-        """Encode patches whose pixels are standardised.
-
-        Raises:
-            ValueError: if a patch has fewer than `num_cells + 2` pixels a side.
-        """
+        """Encode patches of standardised pixels, at least `num_cells + 2` a side."""
         latents = self.layers((self._features(x) - self.feature_mean) / self.feature_std)
         return rearrange(latents, "n d -> n d 1 1")
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Set the mean and deviation of every feature from these patches.
-
-        Raises:
-            ValueError: the errors of `forward`; also if the pixels are constant or not finite.
-        """
+        """Set the mean and deviation of every feature from these patches."""
         std, mean = std_and_mean(self._features(x), (0,))
         self.feature_mean.copy_(mean)
         self.feature_std.copy_(std.clamp(min=1e-3))

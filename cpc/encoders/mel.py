@@ -53,11 +53,7 @@ class MelEncoder(LogMel):
         self.band_std = nn.Buffer(torch.ones(num_mels))
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Encode waveforms into latents.
-
-        Raises:
-            ValueError: if `x` is shorter than one hop.
-        """
+        """Encode waveforms of at least one hop."""
         frames = (self.log_energies(x, self.num_frames // 2) - self.band_mean) / self.band_std
         windows = rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)")
         return self.projection(F.dropout(self.hidden(windows).relu(), self.dropout, self.training))

@@ -20,14 +20,10 @@ class PatchGrid:
 
     The grid of van den Oord et al. 2018 (section 3.2), 64 pixels every 32, gives 7 x 7 patches of an image of 256
     pixels.
-
-    Attributes:
-        patch_size: side of a patch in pixels.
-        stride: distance of neighbouring patches in pixels.
     """
 
-    patch_size: int
-    stride: int
+    patch_size: int  # side of a patch in pixels
+    stride: int  # distance of neighbouring patches in pixels
 
     def __post_init__(self) -> None:
         Range(1, self.patch_size).check("`stride`", self.stride)
@@ -44,12 +40,9 @@ class PatchGrid:
         room = image_size - self.patch_size
         side, rest = room // self.stride, room % self.stride  # torch.export does not support divmod
         if rest:
-            fitting = image_size - rest
-            raise ValueError(
-                f"patches of {self.patch_size} pixels every {self.stride} pixels leave out the last {rest} pixels of "
-                f"images of {image_size}: set `image_size` to {fitting} or {fitting + self.stride}, or change the "
-                "stride"
-            )
+            patches, fitting = f"patches of {self.patch_size} pixels every {self.stride} pixels", image_size - rest
+            legal = f"set `image_size` to {fitting} or {fitting + self.stride}"
+            raise ValueError(f"{patches} leave out the last {rest} pixels of images of {image_size}: {legal}")
         return side + 1
 
     def patches(self, images: Shaped[Tensor, "B C S S2"]) -> Shaped[Tensor, "B H W C P P"]:

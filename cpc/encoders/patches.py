@@ -48,6 +48,7 @@ class PatchEncoder(Encoder):
 
     modality = "image"
     latents = "grids"
+    geometry_names: ClassVar[tuple[str, ...]] = ("patch_size", "stride", "num_channels")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 2: "height", 3: "width"}
 
     # Any, because the attribute types of nn.Module hide the protocol of trunks (dim, stride, initialise_from, ...).
@@ -80,10 +81,8 @@ class PatchEncoder(Encoder):
             or patch_size % self.trunk.stride
             or stride % self.trunk.stride
         ):
-            raise ValueError(
-                f"patch_size={patch_size} and stride={stride} must be multiples of {self.trunk.stride}, crop_size "
-                "None, and the trunk one of limited receptive_field, with `fully_convolutional`"
-            )
+            legal = f"multiples of {self.trunk.stride}, crop_size None, and the trunk have a limited receptive_field"
+            raise ValueError(f"{patch_size=} and {stride=} must be {legal}, with `fully_convolutional`")
         _try_patch(trunk, patch_size)
         # Number of pixels beyond each side of its patch on which a latent depends, if the trunk runs over whole images.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
@@ -93,11 +92,6 @@ class PatchEncoder(Encoder):
         self.pixel_mean = nn.Buffer(torch.zeros(self.num_channels))
         self.pixel_std = nn.Buffer(torch.ones(self.num_channels))
 
-    @property
-    def geometry(self) -> dict[str, Any]:
-        """Positions of latents in the image, for config.json."""
-        return {"patch_size": self.patch_size, "stride": self.stride, "num_channels": self.num_channels}
-
     def random_input(self, generator: torch.Generator) -> Float[Tensor, "B C S S2"]:
         """Return noise with a random number of rows and columns of patches, for `cpc export`."""
         batch, *cells = (int(torch.randint(most, (), generator=generator)) for most in (4, 5, 5))
@@ -105,11 +99,7 @@ class PatchEncoder(Encoder):
         return torch.rand(batch + 1, self.num_channels, *sides, generator=generator)
 
     def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
-        """Encode images, or patches that are already cut, with pixels in [0, 1].
-
-        Raises:
-            ValueError: if the number of channels is not that of the trunk, or the grid does not fit the images.
-        """
+        """Encode images, or patches that are already cut, with pixels in [0, 1]."""
         features = self.trunk(self._pixels(x))
         if self.fully_convolutional:
             cell = self.trunk.stride
@@ -176,7 +166,4 @@ def _try_patch(trunk: Any, patch_size: int) -> None:
             module.training = flag
     if problem:
         name = getattr(trunk, "name", type(trunk).__name__)
-        raise ValueError(
-            f"patch_size={patch_size} does not fit the trunk {name}, which {problem}; raise patch_size (this trunk "
-            f"has a stride of {trunk.stride} pixels), or choose another trunk or layer"
-        )
+        raise ValueError(f"patch_size={patch_size} does not fit the trunk {name}, which {problem}")

@@ -105,11 +105,7 @@ class ResNetTrunk(nn.Module):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Set norms to give the input of every ReLU zero mean and unit deviation on patches (norm `affine` only).
-
-        Raises:
-            ValueError: if the pixels are constant or not finite.
-        """
+        """Set norms to give the input of every ReLU zero mean and unit deviation on patches (norm `affine` only)."""
         affines = [module for module in self.modules() if isinstance(module, ChannelAffine)]
         hooks = [module.register_forward_pre_hook(lambda affine, x: affine.initialise_from(*x)) for module in affines]
         try:

@@ -3,7 +3,7 @@
 B windows, T sentences, W tokens of the longest sentence, E embedding dim, D latent dim, M tokens of all sentences.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,7 @@ class SentenceEncoder(Encoder):
     """
 
     modality = "sentences"
+    geometry_names: ClassVar[tuple[str, ...]] = ("num_tokens",)
 
     @checked
     def __init__(
@@ -59,11 +60,7 @@ class SentenceEncoder(Encoder):
         self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of each token and its neighbours
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of every sentence; zeros if a sentence has no token.
-
-        Raises:
-            ValueError: if an id is outside the vocabulary.
-        """
+        """Return the vector of every sentence; zeros if a sentence has no token."""
         check_range("tokens", x, -1, self.num_tokens, "tokens of the vocabulary")
         hidden = self.convolution(self._token_windows(x)).relu()
         return mean_over_tokens(hidden, x >= 0)
@@ -71,11 +68,6 @@ class SentenceEncoder(Encoder):
     def mean_of_words(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T E"]:
         """Return the mean embedding of the tokens of each sentence; zeros if a sentence has no token."""
         return mean_over_tokens(self.embedding(x[x >= 0]), x >= 0)
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Size of the vocabulary, for config.json."""
-        return {"num_tokens": self.num_tokens}
 
     @torch.no_grad()
     def initialise_from(self, x: Int[Tensor, "B T W"]) -> None:

@@ -68,6 +68,7 @@ class SignalEncoder(Encoder):
     """
 
     modality = "signals"
+    geometry_names: ClassVar[tuple[str, ...]] = ("sample_rate_hz", "hop_samples")
     shortest_samples = 1  # for one latent
     from_data: ClassVar[tuple[str, ...]] = ("channel_names", "units")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
@@ -130,25 +131,16 @@ class SignalEncoder(Encoder):
         self.past_samples = past + max(averages * (self.average_samples - 1), self.baseline_samples - 1)
 
     @property
-    def geometry(self) -> dict[str, int | float]:
-        """Rate of the samples and distance of latents, for config.json."""
-        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
-
-    @property
     def overlapping_steps(self) -> int:
         """The number of following latents whose convolutions share a sample with those of a latent."""
         return -(-self.receptive_field_samples // self.hop_samples) - 1
 
     def forward(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "B T D"]:
-        """Encode signals into latents.
-
-        Raises:
-            ValueError: if `x` has another number of channels, or no sample.
-        """
+        """Encode signals of I channels and at least one sample."""
         num_latents = self.num_latents(x.shape[1])
         hidden, is_known = self._front(x)
         for layer in self.layers:
-            hidden, is_known = layer.rectified(layer(layer.blocks(hidden)), is_known)  # type: ignore[operator]
+            hidden, is_known = layer.rectified(layer(hidden), is_known)  # type: ignore[operator]
         return hidden[:, :num_latents]
 
     def num_latents(self, num_samples: Samples) -> Samples:
@@ -158,11 +150,7 @@ class SignalEncoder(Encoder):
         return max(num_samples // self.hop_samples, int(num_samples > 0))
 
     def known_latents(self, is_known: Bool[Tensor, "B S"]) -> Bool[Tensor, "B T"]:
-        """Return which latents have a known sample in their hop; all others are zero.
-
-        Args:
-            is_known: samples of which at least one channel is known.
-        """
+        """Return which latents have a known sample, of at least one channel, in their hop; all others are zero."""
         hops_known = F.pad(is_known, (0, -is_known.shape[1] % self.hop_samples))
         return reduce(hops_known, "b (t s) -> b t", "any", s=self.hop_samples)[:, : self.num_latents(is_known.shape[1])]
 
@@ -173,11 +161,7 @@ class SignalEncoder(Encoder):
         return torch.where(torch.rand(x.shape, generator=generator) < 0.1, math.nan, x)
 
     def set_channels(self, names: Sequence[str] | None, units: Sequence[str] | None) -> None:
-        """Set names and units of the channels; None if they are unknown.
-
-        Raises:
-            ValueError: if they are not one string for each channel, or two channels have one name.
-        """
+        """Set names, each once, and units of the channels; None if they are unknown."""
         for argument, values in (("channel_names", names), ("units", units)):
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             if values is not None and not (
@@ -195,9 +179,6 @@ class SignalEncoder(Encoder):
         """Set the statistics of each channel: mean, deviation, and floor of local deviations, in signal units.
 
         A channel that is constant in the training split keeps deviation and floor 1.
-
-        Raises:
-            ValueError: if a number is not finite, or a deviation is negative.
         """
         values = [torch.as_tensor(value, dtype=torch.float64) for value in (mean, std, floor)]
         for name, value, least in zip(("mean", "std", "floor"), values, (-math.inf, 0, 0), strict=True):
@@ -212,16 +193,11 @@ class SignalEncoder(Encoder):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S I"]) -> None:
-        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
-
-        Raises:
-            ValueError: the errors of `forward`; also if the signals are constant.
-        """
+        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only)."""
         hidden, is_known = self._front(x)
         for layer in self.layers:
-            blocks = layer.blocks(hidden)  # type: ignore[operator]
-            layer.initialise_from(blocks)  # type: ignore[operator]
-            hidden, is_known = layer.rectified(layer(blocks), is_known)  # type: ignore[operator]
+            layer.initialise_from(hidden)  # type: ignore[operator]
+            hidden, is_known = layer.rectified(layer(hidden), is_known)  # type: ignore[operator]
 
     def standardised(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "n I"]:
         """Return the standardised samples; NaN where missing."""
@@ -278,13 +254,6 @@ class SignalLayer(NormedConvolution):
         self.stride = stride
         self.padding = kernel - stride if causal else (kernel - stride) // 2
 
-    def blocks(self, x: Tensor) -> Tensor:
-        """Return the input of `forward`: padded to whole strides, with `padding` zeros before the signal."""
-        kernel = self.weight.shape[2]
-        num_outputs = (x.shape[1] + self.stride - 1) // self.stride
-        length = (num_outputs - 1 + -(-kernel // self.stride)) * self.stride
-        return F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
-
     def rectified(self, x: Tensor, is_known: Tensor) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T 1"]]:
         """Return the ReLU, zero where the stride of an output has no known input, and which outputs are known."""
         num_samples = x.shape[1] * self.stride
@@ -293,4 +262,7 @@ class SignalLayer(NormedConvolution):
         return x.relu() * is_known, is_known
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
-        return convolve_blocks(x, weight, bias, self.stride)
+        num_outputs = -(-x.shape[1] // self.stride)
+        length = (num_outputs - 1 + -(-weight.shape[2] // self.stride)) * self.stride
+        blocks = F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
+        return convolve_blocks(blocks, weight, bias, self.stride)

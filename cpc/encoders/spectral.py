@@ -68,11 +68,7 @@ class LogMel(WaveformEncoder):
             raise ValueError(f"{num_mels=}: bands are too narrow for {self.fft_samples} samples at {sample_rate_hz} Hz")
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:
-        """Return log mel energies of waveforms, standardised by the statistics of the corpus.
-
-        Raises:
-            ValueError: if `x` is shorter than one hop.
-        """
+        """Return log mel energies of waveforms of at least one hop, standardised by the statistics of the corpus."""
         return self.log_energies(x)
 
     def log_energies(self, x: Float[Tensor, "B S"], num_beyond: int = 0) -> Float[Tensor, "B T_beyond M"]:
@@ -123,11 +119,7 @@ class MFCC(LogMel):
         self.receptive_field_samples = window_samples + 2 * DELTA_REACH * num_deltas * hop_samples
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Return coefficients, then slopes, then slopes of slopes.
-
-        Raises:
-            ValueError: if `x` is shorter than one hop.
-        """
+        """Return coefficients, then slopes, then slopes of slopes."""
         with torch.autocast(x.device.type, enabled=False):
             coefficients = rearrange(super().forward(x) @ self.dct, "b t d -> b d t")
             orders = [coefficients]

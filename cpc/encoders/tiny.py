@@ -70,19 +70,11 @@ class TinyTrunk(nn.Module):
         self.receptive_field = receptive_field(kernels, [*strides, 1])
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """Encode patches, or images of any size, with standardised pixels.
-
-        Raises:
-            ValueError: if `x` has a side shorter than the stride.
-        """
+        """Encode patches, or images of any size from one stride on, with standardised pixels."""
         return rearrange(self.layers(self._positions(x)), "n h w d -> n d h w")
 
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Set scale and bias of each layer to give zero mean and unit deviation on patches (norm `affine` only).
-
-        Raises:
-            ValueError: the errors of `forward`; also if the pixels are constant or not finite.
-        """
+        """Set scale and bias of each layer to give zero mean and unit deviation on patches (norm `affine` only)."""
         initialise_layers(self.layers, self._positions(x))
 
     def _positions(self, x: Tensor) -> Float[Tensor, "n P Q C"]:

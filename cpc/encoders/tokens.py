@@ -3,7 +3,7 @@
 B streams, T tokens, D latent dim.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -29,6 +29,7 @@ class TokenEncoder(Encoder):
     """
 
     modality = "text"
+    geometry_names: ClassVar[tuple[str, ...]] = ("num_tokens",)
 
     @checked
     def __init__(
@@ -51,11 +52,7 @@ class TokenEncoder(Encoder):
         self._table: tuple[Any, ...] = ()
 
     def forward(self, x: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of every token.
-
-        Raises:
-            ValueError: if `is_tied` and no table is connected; on a CPU, if an id is outside the vocabulary.
-        """
+        """Return the vector of every token; on a CPU an id outside the vocabulary is a ValueError."""
         if self.embedding is None and not self._table:
             raise ValueError("is_tied=True, but there is no class table: give the CPC a ClassTableLoss")
         if x.device.type == "cpu":  # a GPU would have to wait; its embedding kernel stops on invalid ids
@@ -64,18 +61,6 @@ class TokenEncoder(Encoder):
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
 
     def connect_classes(self, table: nn.Module) -> None:
-        """Check the class table, and use its rows if `is_tied`; `CPC` calls this method.
-
-        Args:
-            table: a `cpc.candidates.ClassTable` with one class per token.
-
-        Raises:
-            ValueError: if the number of classes differs from the number of tokens, or `is_tied` and the widths differ.
-        """
+        """Check the class table, of one class per token, and use its rows if `is_tied`; `CPC` calls this method."""
         check_tensor("the class table", table.weight, "numbers", (self.num_tokens, self.dim if self.is_tied else "D"))
         self._table = (table,)  # in a tuple, so that nn.Module does not save the table's parameter a second time
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Size of the vocabulary, for config.json."""
-        return {"num_tokens": self.num_tokens}

@@ -1,5 +1,7 @@
 """The encoder g_enc for sequences of vectors: the same small network for every time step."""
 
+from typing import ClassVar
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -22,6 +24,7 @@ class VectorEncoder(Encoder):
 
     modality = "vectors"
     hop_samples = 1
+    geometry_names: ClassVar[tuple[str, ...]] = ("sample_rate_hz", "hop_samples")
 
     @checked
     def __init__(self, input_dim: Count, dim: Count = 64, hidden_dim: Count = 128, sample_rate_hz: Count = 1) -> None:
@@ -35,11 +38,6 @@ class VectorEncoder(Encoder):
     def forward(self, x: Float[Tensor, "B T I"]) -> Float[Tensor, "B T D"]:
         """Encode every vector separately."""
         return self.layers(x)
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Rate and distance of latents, for config.json."""
-        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B T I"]) -> None:

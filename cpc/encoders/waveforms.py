@@ -15,36 +15,22 @@ from cpc.encoders.encoder import Encoder, Samples, check_statistics
 
 
 class WaveformEncoder(Encoder):
-    """An encoder from waveforms `[B, S]` to latents `[B, T, D]`, one every `hop_samples`.
-
-    A subclass defines `forward` and `num_latents`.
-
-    Attributes:
-        sample_rate_hz: rate of the waveforms.
-        hop_samples: distance of latents.
-        receptive_field_samples: number of samples that a latent depends on.
-        first_centre_samples: centre of the receptive field of latent 0, from the first sample.
-        shortest_samples: the smallest number of samples for one latent.
-    """
+    """An encoder from waveforms `[B, S]` to latents `[B, T, D]`; a subclass defines `forward` and `num_latents`."""
 
     modality = "audio"
+    geometry_names: ClassVar[tuple[str, ...]] = ("sample_rate_hz", "hop_samples")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
-    hop_samples: int
-    receptive_field_samples: int
-    first_centre_samples: float
-    shortest_samples: int
+    hop_samples: int  # distance of latents
+    receptive_field_samples: int  # number of samples that a latent depends on
+    first_centre_samples: float  # centre of the receptive field of latent 0, from the first sample
+    shortest_samples: int  # the smallest number of samples for one latent
 
     def __init__(self, sample_rate_hz: int) -> None:
         super().__init__()
         self.sample_rate_hz = sample_rate_hz
         self.input_mean = nn.Buffer(torch.zeros(()))
         self.input_std = nn.Buffer(torch.ones(()))
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """Rate of the samples and distance of latents, for config.json."""
-        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     @abstractmethod
     def num_latents(self, num_samples: Samples) -> Samples:

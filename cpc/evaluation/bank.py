@@ -18,8 +18,7 @@ from cpc.data.tensors import moved
 from cpc.losses import ContrastiveOutput, bank_loss
 from cpc.losses.contrastive import flat_queries, predicted
 from cpc.losses.output import RowLosses, sum_by_step
-from cpc.losses.rows import rows_mask, rows_of
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Sequences, rows_mask, rows_of
 from cpc.model import CPC
 from cpc.predictors import Output
 
@@ -58,9 +57,6 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
     The standard error of the bound is over batches. It covers only the choice of rows, since all rows use the same
     bank.
-
-    Raises:
-        ValueError: if the bank holds only latents of a row's own sequence.
     """
     tally, weights = BoundTally(model.steps), next(model.parameters())
     for on_cpu in held_out.batches(_HELD_OUT):

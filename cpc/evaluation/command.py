@@ -199,10 +199,8 @@ def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None
     training_strategy = model.loss_part.training_strategies[0]
     strategies = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
     if sampler is not None and training_strategy not in strategies:
-        measured = ", ".join(strategies)
-        raise ValueError(
-            f"`sampler` applies only to the model's own strategy, {training_strategy!r}, not to {measured}"
-        )
+        others = ", ".join(strategies)
+        raise ValueError(f"`sampler` applies only to the model's own strategy, {training_strategy!r}, not to {others}")
     return strategies
 
 

@@ -12,7 +12,7 @@ from einops import rearrange
 
 from cpc.bounds.estimates import Estimate, EstimateTally, pooled
 from cpc.bounds.estimators import ESTIMATORS
-from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
+from cpc.bounds.sequences import mean_baseline, scored_rows
 from cpc.candidates import bounds_information, interpretation
 from cpc.config.argument_rules import Choices
 from cpc.data.batch import Batch
@@ -71,7 +71,10 @@ class HeldOutEstimates:
             )
             for step, scored in found:
                 for name in names:
-                    estimates.setdefault((name, step), []).append(estimate_rows(name, scored))
+                    scores, positives, candidates, baseline = scored
+                    options = {"log_baseline": mean_baseline(scores, baseline)} if has_baseline else {}
+                    estimate = ESTIMATORS[name].estimate(scores, positives, candidates, **options)
+                    estimates.setdefault((name, step), []).append(estimate)
                     self.num_candidates[protocol, name][step] += scored.num_candidates
         for (name, step), parts in estimates.items():
             self.tallies[protocol, name][step].update(pooled(parts))
@@ -107,10 +110,3 @@ def interpret(name: str, strategy: str, is_grid: bool = False) -> str:
     """Return what an estimator estimates with this strategy; `is_grid`: latents are patches."""
     text = interpretation(strategy, is_grid)
     return text.replace("lower bound on", "estimate of") if ESTIMATORS[name].side == "neither" else text
-
-
-def estimate_rows(name: str, rows: ScoredRows) -> Estimate:
-    """Return the estimate of an estimator from rows; a baseline is the mean over the rows' `baseline`."""
-    scores, positives, candidates, baseline = rows
-    options = {"log_baseline": mean_baseline(scores, baseline)} if ESTIMATORS[name].needs_baseline else {}
-    return ESTIMATORS[name].estimate(scores, positives, candidates, **options)

@@ -47,9 +47,6 @@ def held_out_bounds(
         gather: returns the tally of all ranks from that of this rank; None: there is one rank.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
         on_protocol: called with each protocol, and the model's output for each of its batches.
-
-    Raises:
-        ValueError: if a strategy leaves a row without negatives.
     """
     tallies = {protocol: BoundTally(model.steps) for protocol in protocols}
     generators = {protocol: torch.Generator().manual_seed(held_out.seed) for protocol in tallies}
@@ -88,10 +85,8 @@ def check_memory(model: CPC, held_out: Any, num_negatives: int) -> None:
     num_rows = sum(int((num_valid - step.k).clamp(min=0).sum()) for step in model.steps)
     num_bytes = BYTES_PER_NEGATIVE * num_rows * num_negatives
     if num_bytes > memory_bytes():
-        raise ValueError(
-            f"`num_negatives`={num_negatives} for each of {num_rows} rows of a batch takes {num_bytes / 1e9:.0f} GB, "
-            f"but this machine has {memory_bytes() / 1e9:.0f}: lower it, or `batch_size`"
-        )
+        gigabytes = f"{num_bytes / 1e9:.0f} GB, but this machine has {memory_bytes() / 1e9:.0f}"
+        raise ValueError(f"`num_negatives`={num_negatives} for each of {num_rows} rows of a batch takes {gigabytes}")
 
 
 def memory_bytes() -> int:

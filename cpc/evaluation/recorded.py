@@ -10,22 +10,14 @@ from cpc.data.modality import Modality
 
 
 def data_class(config: Mapping[str, Any], trusted_packages: tuple[str, ...] = ("cpc",)) -> type[Modality]:
-    """Return the modality of a model's data.
-
-    Raises:
-        ValueError: if config.json does not name the modality, or names a class that is not a modality or not trusted.
-    """
+    """Return the modality of a model's data; a ValueError if config.json names none, or a class that is not trusted."""
     return class_of(_saved_settings(config)["class_path"], trusted_packages=trusted_packages, kind=Modality)
 
 
 def recorded_data(
     config: Mapping[str, Any], source: str | Path, *, trusted_packages: tuple[str, ...] = ("cpc",), **options: Any
 ) -> Modality:
-    """Return the data of a model's run (in its config.json) with another source and other options, unless None.
-
-    Raises:
-        ValueError: the errors of `data_class`; also if the data do not have an option.
-    """
+    """Return the data of a model's run (in its config.json) with another source and other options, unless None."""
     settings, modality = _saved_settings(config), data_class(config, trusted_packages)
     changes = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
@@ -43,7 +35,5 @@ def _saved_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     settings = config["provenance"].get("data", {})
     types = {"class_path": str, "init_args": dict}
     if settings.keys() != types.keys() or not all(isinstance(settings[name], kind) for name, kind in types.items()):
-        raise ValueError(
-            "config.json does not describe the training data: it needs provenance.data, as cpc pretrain writes"
-        )
+        raise ValueError("config.json does not describe the training data: it needs provenance.data")
     return settings

@@ -103,19 +103,14 @@ def _read(path: Path) -> dict[str, Any]:
         start = file.read(len(_LEGACY))
     if zipfile.is_zipfile(path):
         checkpoint = read_torch_archive(path, "CPC_audio")
-    elif start == _LEGACY:
-        checkpoint = _read_legacy(path)
+    elif start == _LEGACY:  # of torch before 1.6, without checksums
+        with reading(path, "is damaged, or holds objects that could run code: only tensors and plain values are read"):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     else:
         raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all: it begins with {start!r}")
     if not isinstance(checkpoint, dict) or not {"gEncoder", "weights"} & set(checkpoint):
         raise ValueError(f"{path} is not a checkpoint of CPC_audio: it holds neither `gEncoder` nor `weights`")
     return checkpoint
-
-
-def _read_legacy(path: Path) -> Any:
-    """Read a file of torch before 1.6, which has no checksums."""
-    with reading(path, "is damaged, or holds objects that could run code: only tensors and plain values are read"):
-        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _arguments(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:

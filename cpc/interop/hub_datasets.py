@@ -165,9 +165,7 @@ def _check_tars(folder: Path) -> None:
             stream.seek(archive.offset)
             rest = stream.read(_MOST_PADDING_BYTES)
         if not rest or any(rest):
-            raise ValueError(
-                f"{tar} is cut off or damaged at byte {archive.offset}, or another tar was joined to it: copy it again"
-            )
+            raise ValueError(f"{tar} is cut off or damaged at byte {archive.offset}, or another tar was joined to it")
 
 
 def _open_saved(folder: Path, library: Any) -> Iterator[tuple[str, Any]]:
@@ -217,9 +215,8 @@ def _file_column(features: Mapping[str, Any], column: str | None, source: str) -
 
 def _class_column(features: Mapping[str, Any], label: str | None, source: str, medium: str) -> str | None:
     if label is not None and (medium != "Image" or label not in features):
-        raise ValueError(
-            f"`label` {label}: {source} has the columns {', '.join(features)}; labels of audio all go to {LABELS_NAME}"
-        )
+        found = f"{source} has the columns {', '.join(features)}"
+        raise ValueError(f"`label` {label}: {found}; labels of audio all go to {LABELS_NAME}")
     class_columns = [name for name, each in features.items() if name == "cls" or type(each).__name__ == "ClassLabel"]
     return label or next(iter(class_columns), None) if medium == "Image" else None
 
@@ -278,11 +275,7 @@ def write_labels(rows: Mapping[str, Mapping[str, str]], table: Path) -> None:
 
 
 def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: str) -> tuple[bytes, str]:
-    """Return the bytes and the suffix of the file in a cell.
-
-    Raises:
-        ValueError: if the cell is empty, its file lies outside the dataset, or its format is unknown.
-    """
+    """Return the bytes and the suffix of the file in a cell, which lies in the dataset and has a known format."""
     if not value or (value.get("bytes") is None and not value.get("path")):
         raise ValueError(f"{where} holds no file")
     path, content = str(value.get("path") or ""), value.get("bytes")

@@ -71,9 +71,7 @@ def share(
         ConnectionError: if the Hub cannot be reached, or rejects the upload.
     """
     if to is None and (out is None or private):
-        raise ValueError(
-            "name a target: `to`, an ORG/NAME on the Hub (only there `private` applies), or `out`, a new folder"
-        )
+        raise ValueError("name a target: `to`, an ORG/NAME on the Hub (`private` applies only there), or `out`")
     if to is not None:
         hub()  # if the package is missing, fail before the work
     trusted, start = tuple(trusted_packages), "" if notes is None else read_text(Path(notes)).strip()
@@ -120,9 +118,7 @@ def _upload(folder: Path, to: str, private: bool) -> str:
         raise ValueError(f"`to`={to!r}: the Hub rejects the name, or the card with its `license`: {error}") from error
     except Exception as error:  # the errors of the HTTP client have no common class
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConnectionError(
-            f"{to} cannot be written: {reason}; are you logged in as its owner (`hf auth login`)?"
-        ) from error
+        raise ConnectionError(f"{to} cannot be written: {reason}; log in as its owner (`hf auth login`)") from error
     return str(done.commit_url)
 
 

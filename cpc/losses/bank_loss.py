@@ -66,10 +66,8 @@ def bank_loss(
     num_own = 0 if sequence_id is None else bank.num_of(sequence_id)
     num_negatives = torch.full((len(queries),), len(bank), device=queries.device) - num_own
     if bool((num_negatives < 1).any()):
-        raise ValueError(
-            f"{int((num_negatives < 1).sum())} of {len(queries)} rows have only latents of their own sequence in the "
-            "bank: fill the bank from more files"
-        )
+        num = f"{int((num_negatives < 1).sum())} of {len(queries)} rows"
+        raise ValueError(f"{num} have only latents of their own sequence in the bank: fill it from more files")
     if draw is None:
         with torch.autocast(queries.device.type, enabled=False):
             loss, loss_nats, accuracy = partition_loss(queries, positives.to(queries.dtype), bank, sequence_id)

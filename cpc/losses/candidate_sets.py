@@ -26,8 +26,7 @@ from cpc.candidates.strategies import (
 from cpc.data.tensors import moved
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import on_device
-from cpc.losses.rows import Geometry, rows_mask, rows_of
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Geometry, Sequences, rows_mask, rows_of
 
 
 class Share(NamedTuple):
@@ -71,10 +70,6 @@ def plan(
         share: the sequences that this rank predicts; None: all.
         num_negatives: number of negatives to draw per row; None: all.
         shared_across_steps: draw once per place for all steps.
-
-    Raises:
-        ValueError: the errors of `check_rows` for the sequences of all ranks, so that all ranks raise them; or if the
-            batch has no row.
     """
     sequence_id, group_id = identities_read(strategy, sequences.ids, sequences.group_id)
     key = sequences._replace(sequence_id=sequence_id, group_id=group_id).cache_key()
@@ -103,11 +98,8 @@ def _plan(
         num_candidates = num_candidates_of(strategy, num_known, sequences.ids, sequences.group_id)
         has_row &= rearrange(num_candidates > int(includes_own_sequence(strategy)), "s -> s 1 1")
     if not bool(has_row.any()):
-        raise ValueError(
-            f"no row of a batch of {len(has_row)} sequences with {int(num_known.sum())} known latents has a known "
-            f"positive and a known negative (negatives={strategy!r}): raise `batch_size`, enlarge windows or images, "
-            "or cut out long stretches of missing samples"
-        )
+        batch = f"a batch of {len(has_row)} sequences with {int(num_known.sum())} known latents"
+        raise ValueError(f"no row of {batch} has a known positive and a known negative (negatives={strategy!r})")
     own = sequences.select(share.own)
     sources, first = (own, 0) if share.is_apart else (sequences, share.own.start)
     query, step, sequence, target = rows_of(has_row[share.own], geometry)

@@ -24,8 +24,7 @@ from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, accepted, objective_of
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
 from cpc.losses.ranks import gather_row_counts
-from cpc.losses.rows import positions_ahead
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Sequences, positions_ahead
 from cpc.predictors import Output
 
 
@@ -87,10 +86,8 @@ class ClassTableLoss(Loss):
         self.has_moved: bool | None = None  # whether the optimiser may have taken a step; None: it is not watched
         reads_table = isinstance(sampler, QuerySampler)
         if (refresh_every > 1 or updates_between) and not reads_table:
-            raise ValueError(
-                f"refresh_every={refresh_every} and updates_between={updates_between} are for a sampler that reads the "
-                f"table, such as TwoLevel, not for {type(sampler).__name__}: leave them out"
-            )
+            given = f"refresh_every={refresh_every} and updates_between={updates_between}"
+            raise ValueError(f"{given} are for a sampler that reads the table, not for {type(sampler).__name__}")
         if updates_between and refresh_every == 1:
             raise ValueError("updates_between=True with refresh_every=1: raise refresh_every, or leave it out")
         if reads_table:
@@ -114,10 +111,8 @@ class ClassTableLoss(Loss):
         sampler.check_request(num, self.hits)
         Choices((table.num_classes,)).check("the number of classes of the sampler", sampler.num_classes)
         if self.hits == "exclude" and not sampler.excludes_per_query(num):
-            raise ValueError(
-                f"{objective} asks for hits='exclude', but all queries share one draw of {type(sampler).__name__}, "
-                "which cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
-            )
+            found = f"all queries share one draw of {type(sampler).__name__}: set shared=False, or hits='remove'"
+            raise ValueError(f"{objective} asks for hits='exclude', but {found}")
         sampler.check_left(num, int(self.hits == "exclude"))  # at least one target per row
         if isinstance(sampler, QuerySampler):
             sampler.check_table(table)
@@ -158,9 +153,6 @@ class ClassTableLoss(Loss):
         There is a row for every valid t whose class k steps ahead, `labels[:, t + k - 1]`, is known (not negative). All
         rows share one draw if the sampler shares draws. N is the number of candidates: n for the full softmax; for a
         sampled softmax, the positive and N - 1 drawn classes. All ranks must call this.
-
-        Raises:
-            ValueError: if there are too few labels for the furthest step, or no class is known.
         """
         strategy = self.objective if measure is None else measure.strategy
         Choices((self.objective, FULL_SOFTMAX)).check("strategy", strategy)
@@ -283,9 +275,6 @@ class ClassTableLoss(Loss):
         assert self.num_sampled is not None
         counts = self.sampler.expected_counts(self.num_sampled, device)
         if counts is None:
-            raise ValueError(
-                f"{self.objective} learns log(P / Q), and the proposal Q of {type(self.sampler).__name__} differs "
-                "between queries, so scores give no perplexity: choose sampled_softmax or nce, or a sampler such as "
-                "Unigram"
-            )
+            proposal = f"the proposal Q of {type(self.sampler).__name__} differs between queries"
+            raise ValueError(f"{self.objective} learns log(P / Q), and {proposal}, so scores give no perplexity")
         return counts.log().to(torch.get_default_dtype())

@@ -26,7 +26,7 @@ from cpc.predictors import Output, check_steps
 
 
 def flat_queries(output: Output) -> Float[Tensor, "Q D"]:
-    """Return the queries of all directions, in the order of `cpc.losses.rows`: by observation, place and step."""
+    """Return the queries of all directions, in the order of `cpc.losses.sequences`: by observation, place and step."""
     num = len(output.latents)
     each = [rearrange(queries, "k (b s) t d -> b (s t k) d", b=num) for queries in output.queries.values()]
     return rearrange(each[0] if len(each) == 1 else torch.cat(each, 1), "b q d -> (b q) d")

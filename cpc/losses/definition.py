@@ -22,25 +22,16 @@ class CandidateSet:
 
     A row is one query with its positive, z_{t+k}. The candidates of a row are its negatives and, once, its positive.
     `cpc.losses.candidate_sets` builds the rows of a batch.
-
-    Attributes:
-        query_index: `[M]`, index of the row's query among the Q queries; None: row m has query m.
-        positive_index: `[M]`, index of the row's positive among the N candidates.
-        sequence: `[M]`, index of the row's sequence among the B.
-        step: `[M]`, index of the row's step among the K.
-        candidate_mask: `[B, N]`, the candidates of a sequence's rows. The positive counts once, whether it is in the
-            mask or not.
-        weight: `[M]`, weight of the row in the loss: 1 / (steps that have rows x rows of this row's step).
-        num_steps: K.
     """
 
-    query_index: Tensor | None
-    positive_index: Tensor
-    sequence: Tensor
-    step: Tensor
+    query_index: Tensor | None  # `[M]`, index of the row's query among the Q queries; None: row m has query m
+    positive_index: Tensor  # `[M]`, index of the row's positive among the N candidates
+    sequence: Tensor  # `[M]`, index of the row's sequence among the B
+    step: Tensor  # `[M]`, index of the row's step among the K
+    # `[B, N]`, the candidates of a sequence's rows. The positive counts once, whether it is in the mask or not.
     candidate_mask: Tensor
-    weight: Tensor
-    num_steps: int
+    weight: Tensor  # `[M]`, weight of the row in the loss: 1 / (steps that have rows x rows of this row's step)
+    num_steps: int  # K
 
 
 def info_nce_rows(

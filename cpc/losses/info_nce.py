@@ -76,10 +76,8 @@ def info_nce(
     check_precision(queries=queries, candidates=candidates)
     check_indices("positives", positives, (num_rows,), num_candidates, "candidates")
     if not queries.device == candidates.device == positives.device:
-        raise ValueError(
-            f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
-            "move them to one device"
-        )
+        devices = f"{queries.device}, {candidates.device} and {positives.device}"
+        raise ValueError(f"queries, candidates and positives are on {devices}: move them to one device")
     if num_negatives is not None:
         check_count("num_negatives", num_negatives, 1)
         if negatives is not None:
@@ -113,10 +111,7 @@ def info_nce(
     own = mask[sequence, positive_index].long()
     has_no_negatives = mask.sum(1)[sequence] - own < 1
     if bool(has_no_negatives.any()):
-        raise ValueError(
-            f"{int(has_no_negatives.sum())} of {num_rows} rows have no negative: allow more sequences, or put more of "
-            "them in the batch"
-        )
+        raise ValueError(f"{int(has_no_negatives.sum())} of {num_rows} rows have no negative: allow more sequences")
     weight = torch.full_like(positive_index, 1 / num_rows, dtype=torch.float64)
     rows = CandidateSet(None, positive_index, sequence, torch.zeros_like(sequence), mask, weight, num_steps=1)
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))

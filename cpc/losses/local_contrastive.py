@@ -31,16 +31,10 @@ class LocalContrastive(Contrastive):
     num_places: int
 
     def connect(self, encoder: Any, context: Any) -> int:
-        """Return the width of the queries: the sum of the widths of all places.
-
-        Raises:
-            ValueError: if the encoder has no places.
-        """
+        """Return the width of the queries: the sum of the widths of all places, which the encoder must have."""
         if not hasattr(encoder, "latents_and_places"):
-            raise ValueError(
-                f"model.loss is {type(self).__name__}, which predicts places of frames, but {type(encoder).__name__} "
-                "has none: choose cpc.encoders.FrameEncoder, or cpc.losses.Contrastive"
-            )
+            found = f"model.loss is {type(self).__name__}, which predicts places of frames"
+            raise ValueError(f"{found}, but {type(encoder).__name__} has none: choose cpc.encoders.FrameEncoder")
         self.num_places = encoder.num_places
         width: int = encoder.projection.in_features
         return width

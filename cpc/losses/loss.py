@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 
 from cpc.config.argument_rules import Natural, checked
 from cpc.losses.output import ContrastiveOutput
-from cpc.losses.rows import Geometry
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Geometry, Sequences
 from cpc.predictors import Output
 
 
@@ -48,11 +47,7 @@ class Loss(nn.Module):
         self.skip_steps = skip_steps
 
     def sequences(self, output: Output, *ids: Tensor | None, labels: Tensor | None = None) -> Sequences:
-        """Return the sequences of an output; `ids` are the arguments of `Sequences.of`.
-
-        Raises:
-            ValueError: the errors of `Sequences.of`; or if targets and latents are not as many.
-        """
+        """Return the sequences of an output; `ids` are the arguments of `Sequences.of`."""
         if output.targets is not None and output.targets.shape[:-1] != output.latents.shape[:-1]:
             raise ValueError(f"targets {list(output.targets.shape)} do not fit latents {list(output.latents.shape)}")
         num_steps = len(next(iter(output.queries.values())))
@@ -67,11 +62,7 @@ class Loss(nn.Module):
 
     @abstractmethod
     def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the strategies of the held-out bound: that of training, then `extra`.
-
-        Raises:
-            ValueError: if an extra strategy is unknown to the loss.
-        """
+        """Return the strategies of the held-out bound: that of training, then `extra`, which the loss must know."""
 
     def connect(self, encoder: Any, context: Any) -> int:
         """Return the width of the queries that the loss needs; ValueError if it cannot be used with these parts."""

@@ -35,19 +35,13 @@ class RowLosses(NamedTuple):
 
     @property
     def mi_nats(self) -> float:
-        """Mean of log N - L over the rows that have a negative; `reading` is its interpretation.
-
-        Raises:
-            ValueError: if candidates are classes, whose information is H - L, or if no row has a negative.
-        """
+        """Mean of log N - L over the rows that have a negative; `reading` is its interpretation."""
         if self.objective is not None:
             raise ValueError(f"log N - L of classes ({self.objective}) is no information: use their entropy minus L")
         read = self.num_candidates.double().log() - self.loss_nats.double()
         read = read if self.num_negatives is None else read[self.num_negatives > 0]
         if len(read) == 0:
-            raise ValueError(
-                f"no row has a negative: all {self.num_sampled} draws were from the row's own sequence; draw more"
-            )
+            raise ValueError(f"no row has a negative: all {self.num_sampled} draws were from the row's own sequence")
         return float(read.mean())
 
     @property

@@ -36,10 +36,6 @@ def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple
 
     Every rank of the default process group must call this at the same time. Ranks may have different numbers of
     sequences.
-
-    Raises:
-        ValueError: on every rank: if the ranks have different numbers of latents, only some ranks have a
-            `sequence_id`, or a strategy needs speakers that are unknown.
     """
     num, geometry = len(sequences.num_latents), sequences.geometry
     if not _has_other_ranks():
@@ -54,10 +50,8 @@ def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple
     headers, all_ids = messages.split([len(header), first.numel()], 1)
     shapes = headers[:, 1:-2]
     if bool((shapes != shapes[0]).any()):
-        raise ValueError(
-            f"the sequences of the ranks have the shapes {', '.join(map(str, shapes.tolist()))} in latents: give all "
-            "ranks windows of one length, and pad shorter ones (num_valid)"
-        )
+        found = ", ".join(map(str, shapes.tolist()))
+        raise ValueError(f"the sequences of the ranks have the shapes {found} in latents: pad them to one length")
     if bool((headers[:, -2] != headers[0, -2]).any()):
         raise ValueError("only some ranks have a sequence_id: give it on all ranks, or on none")
     nums = headers[:, 0].tolist()

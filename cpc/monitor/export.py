@@ -26,17 +26,12 @@ MIN_POINTS = 1500
 
 
 def write_export(path: Path, library: Library) -> None:
-    """Write the table of runs, all charts of training, those of each held-out strategy, and the options.
-
-    Raises:
-        ValueError: if the library holds no run.
-    """
+    """Write the table of runs, all charts of training, those of each held-out strategy, and the options."""
     runs = list(library.runs.values())
     if not runs:
         roots = replace_surrogates(", ".join(map(str, library.roots)))
         raise ValueError(f"no run below {roots}: a run is a folder with bound.jsonl")
-    assets = resources.files("cpc.monitor").joinpath("assets")
-    style, draw = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("monitor.css", "export.js"))
+    draw = resources.files("cpc.monitor").joinpath("assets/export.js").read_text(encoding="utf-8")
     sections = [_records(runs, "training records", "training", View(), NAMES)]
     keys = [table.key.names for run in runs for table in run.tables(BOUND)]
     for strategy in dict.fromkeys(strategy for split, strategy in keys if split != "train"):
@@ -51,8 +46,7 @@ def write_export(path: Path, library: Library) -> None:
         f"{folded('Configurations: where they differ', options)}"
     )
     config = f'<script type="application/json" id="graph-config">{json_text(GRAPH_CONFIG)}</script>\n'
-    scripts = f"{config}<script>{draw}</script>"
-    write_document(path, "cpc monitor", f"<style>{style}</style>", get_plotlyjs(), body, scripts)
+    write_document(path, "cpc monitor", body, get_plotlyjs(), f"{config}<script>{draw}</script>")
 
 
 def _run_table(rows: Sequence[dict[str, Any]]) -> str:

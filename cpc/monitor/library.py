@@ -29,9 +29,6 @@ class Library:
 
     Args:
         roots: run folders, or folders that contain runs, six levels down at most.
-
-    Raises:
-        ValueError: if a root is not a folder.
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cpc.data.store.untrusted import open_regular, read_yaml
-from cpc.monitor.parse import parse_lines
 from cpc.monitor.record_types import BOUND, RECORD_TYPES, RecordType
-from cpc.monitor.table import Key, Table, replace_surrogates
+from cpc.monitor.table import Key, Table, parse_lines, replace_surrogates
 from cpc.monitor.view import AS_TRAINED, RUN_COLOURS, View
 
 CHUNK_BYTES = 1 << 22  # read at once; the longest line

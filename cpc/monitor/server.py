@@ -17,11 +17,7 @@ logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the page sends more tha
 
 
 def bind(app: flask.Flask, port: int = 8050) -> BaseWSGIServer:
-    """Return a server bound to its port (0: any free port), whose pages load nothing from other sites.
-
-    Raises:
-        ValueError: if the port cannot be bound; it may be in use.
-    """
+    """Return a server bound to its port (0: any free port), whose pages load nothing from other sites."""
     try:
         listening = socket.create_server((HOST, port))
     except OSError as error:

@@ -12,21 +12,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from cpc.config.argument_rules import Count, Range, checked
-from cpc.on_ray.places import enter, import_ray, reserved
+from cpc.on_ray.spread import enter, import_ray, reserved
 
 _LISTEN_SECONDS = 0.5
-
-
-class Place(NamedTuple):
-    """The reserved place of a rank in the cluster."""
-
-    node: str  # Ray's id of the machine
-    address: str
-    port: int  # a free port of the machine
-    gpus: list[str]  # indices of the reserved GPUs on the machine
 
 
 @checked
@@ -64,40 +55,41 @@ def launch(
         ray = import_ray()
         remote = ray.remote(max_concurrency=2)(_Machine)  # `stop` must run while `read` waits
         actors = [remote.options(**actor_options).remote() for actor_options in options]
-        places = ray.get([actor.place.remote() for actor in actors])
-        nodes = group_by_node(places)
+        node_ids, meetings, gpus = zip(*ray.get([actor.place.remote() for actor in actors]), strict=True)
+        nodes = group_by_node(node_ids)
         starts = []
         for number, ranks in enumerate(nodes):
-            meeting = {"MASTER_ADDR": places[0].address, "MASTER_PORT": str(places[0].port), "NODE_RANK": str(number)}
-            gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpu for rank in ranks for gpu in places[rank].gpus)}
-            starts.append((actors[ranks[0]], meeting | gpus))
+            visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu for rank in ranks for gpu in gpus[rank])}
+            starts.append((actors[ranks[0]], meetings[0] | visible | {"NODE_RANK": str(number)}))
         trainer = [f"--trainer.devices={len(nodes[0])}", f"--trainer.num_nodes={len(nodes)}"]
         ray.get([actor.start.remote([*command, *trainer], each, os.getcwd()) for actor, each in starts])
         if code := _follow_all(ray, [actor for actor, _ in starts]):
             raise SystemExit(code)
 
 
-def group_by_node(places: Sequence[Place]) -> list[list[int]]:
-    """Return the indices of the places on each machine."""
+def group_by_node(node_ids: Sequence[str]) -> list[list[int]]:
+    """Return the ranks on each machine, from the id of each rank's machine."""
     nodes: dict[str, list[int]] = {}
-    for rank, place in enumerate(places):
-        nodes.setdefault(place.node, []).append(rank)
+    for rank, node_id in enumerate(node_ids):
+        nodes.setdefault(node_id, []).append(rank)
     counts = ", ".join(str(len(ranks)) for ranks in nodes.values())
     if len({len(ranks) for ranks in nodes.values()}) > 1:
         machines = f"{len(nodes)} machines of the Ray cluster as {counts}"
-        raise ValueError(f"`num_ranks`={len(places)} are distributed over {machines}, but must be equally many on each")
+        raise ValueError(
+            f"`num_ranks`={len(node_ids)} are distributed over {machines}, but must be equally many on each"
+        )
     return list(nodes.values())
 
 
 class _Machine:
     """An actor that runs `cpc pretrain` on its machine."""
 
-    def place(self) -> Place:
+    def place(self) -> tuple[str, dict[str, str], list[str]]:
+        """Return the id of the machine, where ranks could meet on it, and the indices of the reserved GPUs."""
         ray = import_ray()
         with socket.create_server(("", 0)) as server:
-            port = server.getsockname()[1]
-        node = ray.get_runtime_context().get_node_id()
-        return Place(node, ray.util.get_node_ip_address(), port, [str(gpu) for gpu in ray.get_gpu_ids()])
+            meeting = {"MASTER_ADDR": ray.util.get_node_ip_address(), "MASTER_PORT": str(server.getsockname()[1])}
+        return ray.get_runtime_context().get_node_id(), meeting, [str(gpu) for gpu in ray.get_gpu_ids()]
 
     def start(self, command: list[str], environment: dict[str, str], folder: str) -> None:
         enter(folder)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 
 from cpc.data.store.atomic import write_atomically
@@ -12,15 +13,16 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy"
  content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
 <title>{}</title>
-{}<script>{}</script></head>
+<style>{}</style><script>{}</script></head>
 <body><main>
 {}</main>
 {}</body></html>
 """
 
 
-def write_document(path: Path, title: str, style: str, plotly: str, body: str, scripts: str = "") -> None:
-    """Write a page with Plotly's JavaScript, which `plotly` holds; `scripts` run after the body."""
+def write_document(path: Path, title: str, body: str, plotly: str = "", scripts: str = "") -> None:
+    """Write a page in the style of `cpc monitor`; `plotly` is Plotly's JavaScript, and `scripts` run after the body."""
+    style = files("cpc.monitor").joinpath("assets/monitor.css").read_text(encoding="utf-8")
     with write_atomically(path) as new:
         new.write_text(_PAGE.format(escape(title), style, plotly, body, scripts), encoding="utf-8")
 

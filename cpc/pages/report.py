@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
@@ -41,8 +41,8 @@ class Table(NamedTuple):
         return f"<p>{escape(self.title)}</p>{grid}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
 
-class Report(Mapping[str, Any]):
-    """A mapping of what a command has measured, which shows itself as tables, and as a figure.
+class Report(dict[str, Any]):
+    """A dictionary of what a command has measured, which shows itself as tables, and as a figure.
 
     Args:
         record: the content of the command's JSON file; docs/records.md lists the keys.
@@ -54,16 +54,8 @@ class Report(Mapping[str, Any]):
     def __init__(
         self, record: Mapping[str, Any], tables: Sequence[Table], draw: Callable[["Figure"], None], path: Path
     ) -> None:
-        self._record, self._tables, self._draw, self.path = dict(record), tables, draw, path
-
-    def __getitem__(self, name: str) -> Any:
-        return self._record[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._record)
-
-    def __len__(self) -> int:
-        return len(self._record)
+        super().__init__(record)
+        self._tables, self._draw, self.path = tables, draw, path
 
     def __repr__(self) -> str:
         return "\n\n".join(map(str, self._tables))
@@ -73,7 +65,7 @@ class Report(Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as a plain dictionary."""
-        return dict(self._record)
+        return dict(self)
 
     def figure(self) -> "Figure":
         """Return a new `matplotlib.figure.Figure`, which a notebook shows as a picture."""

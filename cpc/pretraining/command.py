@@ -29,12 +29,11 @@ from cpc.data.modality import Modality
 from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import CompileMode, Pretraining
-from cpc.pretraining.progress import Progress
 from cpc.pretraining.ranks import end_with_agent, leave, must_start_ranks, reason_to_show, start_ranks
 from cpc.pretraining.run import Run
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
-from cpc.pretraining.trainer import NOT_OFFERED, make_trainer
+from cpc.pretraining.trainer import NOT_OFFERED, Progress, make_trainer
 from cpc.pretraining.transfer import start_from
 from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker

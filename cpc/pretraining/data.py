@@ -9,22 +9,19 @@ import lightning.pytorch as pl
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from cpc.candidates.strategies import check_rows
 from cpc.data.batch import Batch
-from cpc.data.map_style import MapStyleCorpus
+from cpc.data.map_style import MapStyleCorpus, identities
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
-from cpc.data.streams.stream import check_same_batches
+from cpc.data.streams.stream import check_same_batches, naming
+from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
 from cpc.model import CPC
-from cpc.pretraining.batch_checks import check_batches
 
 
 class PretrainingData(pl.LightningDataModule):
-    """The training and held-out batches of a run.
-
-    Raises:
-        ValueError: if the held-out split equals the training split, or an option cannot be written as JSON.
-    """
+    """The training and held-out batches of a run."""
 
     training: Training
     held_out: HeldOutBatches
@@ -69,7 +66,10 @@ class PretrainingData(pl.LightningDataModule):
         self.held_out = modality.held_out(corpus, model, **ranks)
         self._held_out_files = modality.held_out_files(self.held_out)
         if modality.are_rows_known and modality.predicts == "latents":
-            check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
+            # Without decoding data: a step fits in memory, and every row of the batches has negatives.
+            _check_memory(modality, model, self.training, module.device)
+            _check_training_rows(modality, model, self.training)
+            _check_held_out_rows(model, self.held_out, module.strategies)
 
     def train_dataloader(self) -> StatefulDataLoader:
         """Return a loader of the endless training stream, which ends at `trainer.max_steps`."""
@@ -81,10 +81,6 @@ class PretrainingData(pl.LightningDataModule):
             worker_init_fn=_ignore_signals,
             generator=torch.Generator(),  # so that the loader does not use the global generator
         )
-
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move the observations, as `Batch.to` does."""
-        return batch.to(device)
 
     def class_names(self, task: str) -> list[str]:
         """Return the classes of an online probe."""
@@ -116,3 +112,59 @@ def _ignore_signals(worker: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+
+
+NUM_CHECKED_BATCHES = 1000  # the check of so many batches takes a quarter of a second
+
+
+def _check_training_rows(modality: Any, model: CPC, training: Training) -> None:
+    """Check the training batches of one pass (at most `NUM_CHECKED_BATCHES`) for the training strategies."""
+    encoder, batches, strategies = model.encoder, training.batches, model.loss_part.training_strategies
+    batch_indices = batches.of_all_ranks if model.loss_part.uses_all_ranks else batches.batch
+    for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // len(batch_indices(0))))):
+        batch_ids = identities(encoder, training.dataset, batch_indices(index))
+        for strategy in strategies:
+            with naming(modality.train_split):
+                check_rows(strategy, *batch_ids, nearest=model.steps[0].k)
+
+
+def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...]) -> None:
+    """Check all held-out batches now, so that none of these strategies fails at the first evaluation."""
+    batch_indices = held_out.draws_of_all_ranks if model.loss_part.uses_all_ranks else held_out.draws
+    for strategy in strategies:
+        try:
+            for indices in batch_indices(strategy):
+                batch_ids = identities(model.encoder, held_out.windows, indices)
+                with naming(held_out.split):
+                    check_rows(strategy, *batch_ids, nearest=model.steps[0].k)
+        except ValueError as error:
+            if strategy in model.loss_part.training_strategies:
+                raise
+            also = f"the held-out bound is also measured with {strategy!r} of model.extra_strategies"
+            raise ValueError(f"{also}: {error}; or leave it out of model.extra_strategies") from error
+
+
+def _check_memory(modality: Any, model: CPC, training: Training, device: torch.device) -> None:
+    """Check that the largest tensors of a step fit in memory. With its layers a step takes several times as much."""
+    num_sequences, num_latents = model.context.sequences(training.dataset.num_latents)
+    num_negatives = model.loss_part.num_negatives
+    num_valid, *_ = identities(model.encoder, training.dataset, training.batches.batch(0))
+    mean_length = num_valid.sum().item() / len(num_valid) / num_sequences
+    distances = [step.k for step in model.steps if step.direction == model.steps[0].direction]
+    num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # at least, by Jensen
+    num_queries = num_sequences * num_latents * model.predictor.num_steps
+    per_observation = {
+        modality.unit: 4 * training.dataset.num_values,
+        "queries": 4 * num_queries * model.encoder.dim,
+        "the table of candidates": modality.batch_size * num_sequences**2 * num_latents,
+        f"negatives of `loss.num_negatives`={num_negatives}": BYTES_PER_NEGATIVE * num_rows * (num_negatives or 0),
+    }
+    gigabytes = {name: modality.batch_size * size / 1e9 for name, size in per_observation.items() if size}
+    is_cpu = device.type == "cpu"
+    total_bytes = memory_bytes() if is_cpu else torch.cuda.get_device_properties(device).total_memory
+    if sum(gigabytes.values()) > total_bytes / 1e9:
+        parts = ", ".join(f"{name} {size:.1f}" for name, size in gigabytes.items())
+        step = f"`batch_size`={modality.batch_size} {modality.unit} of {training.dataset.num_values} values"
+        needed = f"{sum(gigabytes.values()):.0f} GB ({parts}), but this {'machine' if is_cpu else 'device'}"
+        lower = f"lower `batch_size` or `{modality.size_option}`"
+        raise ValueError(f"a step on {step} needs at least {needed} has {total_bytes / 1e9:.0f}: {lower}")

@@ -122,12 +122,7 @@ class Pretraining(pl.LightningModule):
         return self.trainer.datamodule.modality
 
     def setup(self, stage: str) -> None:
-        """Initialise the encoder from data, before the model is wrapped for several devices.
-
-        Raises:
-            ValueError: if `num_chunks` is given for data whose contexts continue from batch to batch, or `compile_mode`
-                does not work with the other options.
-        """
+        """Initialise the encoder from data, before the model is wrapped for several devices."""
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(f"model.num_chunks={self.num_chunks} does not work with {self.data.name}")
         self._check_compile_mode()
@@ -206,11 +201,7 @@ class Pretraining(pl.LightningModule):
         return bounds, [probe.held_out_record(self.trainer, self.global_step, bounds[0]) for probe in probes]
 
     def require_finite_loss(self) -> None:
-        """Check the loss of the last step, unless it was checked before.
-
-        Raises:
-            FloatingPointError: if the loss is infinite or not a number.
-        """
+        """Raise FloatingPointError if the loss of the last step is not finite, unless it was checked before."""
         unchecked, self._unchecked = self._unchecked, None
         if unchecked is None or bool(torch.isfinite(unchecked[1].loss)):
             return
@@ -224,12 +215,9 @@ class Pretraining(pl.LightningModule):
         )
 
     def require_finite(self) -> None:
-        """Check the last loss and all weights before the model is measured or saved.
+        """Raise FloatingPointError if the last loss, a weight or a statistic is not finite, before measuring or saving.
 
         The loss of a step belongs to the weights before the step, so it does not show a broken gradient.
-
-        Raises:
-            FloatingPointError: the errors of `require_finite_loss`; also if a weight or statistic is infinite or NaN.
         """
         self.require_finite_loss()
         broken = nonfinite_names(self.model)
@@ -321,11 +309,8 @@ class Pretraining(pl.LightningModule):
     def on_train_end(self) -> None:
         """Print how many steps no CUDA graph could replay."""
         if self._graphs is not None and (num := self._graphs.num_steps - self._graphs.num_replayed) > NUM_WARM_UPS:
-            print(
-                f"{num} of {self._graphs.num_steps} steps ran without a CUDA graph: the lengths of their windows, or "
-                "which of them share a file or speaker, differed from those of the steps before",
-                file=sys.stderr,
-            )
+            why = "lengths of windows, or which share a file or speaker, differed from those of the steps before"
+            print(f"{num} of {self._graphs.num_steps} steps ran without a CUDA graph: {why}", file=sys.stderr)
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
         """Restore the random generators after a resume, as late as possible, since the set-up may draw from them."""

@@ -33,10 +33,6 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
     If a rank fails, the agent sends SIGTERM to the others, and SIGKILL after TORCH_ELASTIC_SHUTDOWN_TIMEOUT seconds, 30
     by default. A stop signal is passed on as SIGTERM, with the same time to save. With several machines, MASTER_ADDR,
     MASTER_PORT and NODE_RANK say where the ranks meet.
-
-    Raises:
-        ValueError: if this program is a notebook or `python -c`, which cannot be started again.
-        OSError: if a rank fails; it has the name and the message of the rank, and how to continue.
     """
     if num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
         names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"

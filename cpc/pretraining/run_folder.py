@@ -110,20 +110,16 @@ class RunFolder(Checkpoint):
             self._trained_on = merged(data.trained_on(corpus), self.init_trained_on)
             self._held_out_copies = data.held_out_copies(corpus, self._trained_on)
             if self._held_out_copies and self._held_out_copies["num_shared"]:
-                print(
-                    f"\n{describe_copies(self._held_out_copies)} of split {held_out.split!r} are copies of training "
-                    "data, so the held-out log N - L can exceed the truth: remove the copies",
-                    file=sys.stderr,
+                copies = (
+                    f"{describe_copies(self._held_out_copies)} of split {held_out.split!r} are copies of training data"
                 )
+                print(f"\n{copies}, so the held-out log N - L can exceed the truth", file=sys.stderr)
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
                 new.write_text(self.config_yaml, encoding="utf-8")
             if self._unused:
-                print(
-                    f"no effect on a resumed run: {'; '.join(self._unused)}; its weights and random numbers come from "
-                    "the checkpoint",
-                    file=sys.stderr,
-                )
+                unused = f"{'; '.join(self._unused)}; its weights and random numbers are in the checkpoint"
+                print(f"no effect on a resumed run: {unused}", file=sys.stderr)
             for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
         self._record_event(trainer, "resumed" if trainer.global_step else "started", _how_computed(trainer, pl_module))
@@ -175,11 +171,8 @@ class RunFolder(Checkpoint):
         """Record how the run ended, and print how to continue after a stop signal."""
         self._record_event(trainer, "finished" if self.stopped_by is None else "interrupted")
         if self.stopped_by is not None and trainer.is_global_zero:
-            print(
-                f"\ninterrupted at step {trainer.global_step} of {trainer.max_steps}, saved; "
-                f"{how_to_continue(self.folder)}",
-                file=sys.stderr,
-            )
+            step = f"{trainer.global_step} of {trainer.max_steps}"
+            print(f"\ninterrupted at step {step}, saved; {how_to_continue(self.folder)}", file=sys.stderr)
 
     def _stop_after_step(self, signal_number: int, frame: FrameType | None) -> None:
         """Stop after this step, or at once on a second Ctrl-C.

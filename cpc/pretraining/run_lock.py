@@ -16,10 +16,6 @@ def lock_run(folder: Path) -> Iterator[None]:
     """Lock a run's folder for this process while the block runs, since two processes would mix their records.
 
     The operating system releases the lock when the process ends, however it ends. The file `lock` names the process.
-
-    Raises:
-        ValueError: if another process holds the lock; the message names its number and machine.
-        OSError: if the folder cannot be written to.
     """
     path = folder / "lock"
     lock = FileLock(path, fallback_to_soft=False)

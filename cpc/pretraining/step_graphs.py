@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cpc.candidates.strategies import identities_read
 from cpc.data.batch import Batch
+from cpc.losses.engine import attach_gradients
 from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 
@@ -64,7 +64,7 @@ class StepGraphs:
                 result, gradients = self._replay(key, batch)
             else:
                 result, gradients = self._compute_gradients(batch)
-            loss = _WithGradients.apply(result.contrast.loss, gradients, *self.parameters)
+            loss = attach_gradients(result.contrast.loss, self.parameters, gradients)
         return result._replace(contrast=result.contrast._replace(loss=loss))
 
     def _compute_gradients(self, batch: Batch) -> tuple[StepResult, Gradients]:
@@ -125,21 +125,6 @@ class StepGraphs:
         with torch.cuda.stream(self._stream):
             yield
         torch.cuda.current_stream().wait_stream(self._stream)
-
-
-class _WithGradients(torch.autograd.Function):
-    """The loss, whose gradients are known."""
-
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, gradients: Gradients, *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return loss.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, loss_grad: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = iter(torch._foreach_mul([each for each in ctx.gradients if each is not None], loss_grad))
-        return None, None, *(None if each is None else next(scaled) for each in ctx.gradients)
 
 
 def _equalities(ids: Tensor | None) -> tuple[int, ...] | None:

@@ -25,37 +25,15 @@ RUN_FACTS = {
 }
 
 
-STYLE = """<style>
-:root { color-scheme: light dark; --page: #ffffff; --text: #1d2129; --faint: #565d68; --line: #d5d9df; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14171c; --text: #e6e8ec; --faint: #a3abb6; --line: #3a414c; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--page); color: var(--text);
-  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: 0.5rem 0; }
-h2 { font-size: 1.15rem; margin: 2.5rem 0 0.25rem; }
-p { margin: 0.4rem 0; }
-img { max-width: 100%; background: #ffffff; }
-.facts { color: var(--faint); }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.2rem 1rem 0.2rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th:first-child { text-align: left; position: sticky; left: 0; background: var(--page); }
-@media (max-width: 30rem) { table { font-size: 0.8rem; } th, td { padding-right: 0.5rem; } }
-</style>
-"""
-
-
 def write_page(path: Path, recipe: Recipe, report: dict[str, Any], shown: Mapping[str, Run | Report]) -> None:
     """Write a quickstart's page: the recipe's text, facts of report.json, and a section for each of `shown` by title.
 
     A section has a picture and the tables of its values, for screen readers and tests.
     """
     sections = "".join(_section(title, each) for title, each in shown.items())
-    facts = "".join(f'<p class="facts">{escape(line)}</p>\n' for line in _facts(recipe, report) if line)
+    facts = "".join(f'<p class="caption">{escape(line)}</p>\n' for line in _facts(recipe, report) if line)
     explained = f"<section><h2>How to read this</h2>\n{''.join(recipe.how_to_read)}</section>"
-    write_document(path, "cpc quickstart", STYLE, "", f"{recipe.heading}{facts}{sections}{explained}")
+    write_document(path, "cpc quickstart", f"{recipe.heading}{facts}{sections}{explained}")
 
 
 def _section(title: str, shown: Run | Report) -> str:

@@ -54,9 +54,6 @@ def read_recordings(
 
     `channels` are the columns of data frames, in the order of the channels; None: all columns as they are.
     `num_channels` is C; None: that of the first recording.
-
-    Raises:
-        ValueError: if a recording is no array of real finite numbers, is empty, or has other channels.
     """
     recordings: list[np.ndarray] = []
     for row, part in enumerate(parts):

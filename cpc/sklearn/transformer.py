@@ -158,10 +158,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         )
         num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
         if num_latents <= furthest:
-            raise ValueError(
-                f"a window of {window_samples} samples gives {num_latents} latents, but the model predicts {furthest} "
-                "steps ahead: raise `window_samples`, use longer recordings, or choose another model for `init_from`"
-            )
+            found = f"a window of {window_samples} samples gives {num_latents} latents"
+            advice = "raise `window_samples`, use longer recordings or another model"
+            raise ValueError(f"{found}, but the model predicts {furthest} steps ahead: {advice}")
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
         labels: dict[str, Any] = {"channels": channels, "splits": splits, "groups": subjects}
@@ -281,10 +280,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Return the table X, whose rows are recordings of one channel."""
         num_channels = (self.num_channels or 1) if is_fitting else self.num_channels_
         if num_channels != 1:
-            raise ValueError(
-                f"X has the shape {list(np.shape(X))}, one channel, but the model reads {num_channels} channels: "
-                "give [n, samples, channels], such as [X] for one recording"
-            )
+            found = f"X has the shape {list(np.shape(X))}, one channel, but the model reads {num_channels} channels"
+            raise ValueError(f"{found}: give [n, samples, channels], such as [X] for one recording")
         is_known = not is_fitting and self._rows_are_recordings  # scikit-learn compares the length of the rows
         if not is_known and self.num_channels is None:
             check_table(X)
@@ -300,10 +297,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return recordings
         units, model_units = self._unit_list(), list(getattr(model.encoder, "units", None) or ())
         if not any(model_units) or len(units) != len(model_units):
-            raise ValueError(
-                f"`units`={units} cannot be converted to those of the model, {model_units or None}: give one for each "
-                "channel, or None for X in the units that the model was trained on"
-            )
+            found = f"`units`={units} cannot be converted to those of the model, {model_units or None}"
+            raise ValueError(f"{found}: give one for each channel, or None for X in the units of the model")
         factors = [conversion(own, wanted) for own, wanted in zip(units, model_units, strict=True)]
         if set(factors) == {1.0}:
             return recordings
@@ -339,10 +334,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         skip_steps = encoder.overlapping_steps
         num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
         if num_steps < 1:
-            raise ValueError(
-                f"recordings of at most {longest} samples (n_features = {longest} of one channel) give {num_latents} "
-                f"latents, but a step needs {2 + skip_steps}: use longer recordings, or smaller strides"
-            )
+            found = f"recordings of at most {longest} samples (n_features = {longest} of one channel)"
+            legal = f"but a step needs {2 + skip_steps}: use longer recordings, or lower `strides`"
+            raise ValueError(f"{found} give {num_latents} latents, {legal}")
         return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
 
     def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

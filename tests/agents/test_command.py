@@ -161,25 +161,25 @@ def test_environments_are_where_they_were() -> None:
     draws = np.random.default_rng(0)
     ends = 0
     for _ in range(90):
-        ends += first.step(draws.integers(3, size=2)).is_end.sum()
+        ends += first.step(draws.integers(3, size=2))[1].sum()
     assert ends >= 4
     second.load_state_dict(first.state_dict())
     np.testing.assert_array_equal(second.observations, first.observations)
     for _ in range(50):
         actions = draws.integers(3, size=2)
-        there, here = second.step(actions), first.step(actions)
-        np.testing.assert_array_equal(there.is_end, here.is_end)
-        assert there.returns == here.returns
+        (_, is_end_there, _, there), (_, is_end, _, here) = second.step(actions), first.step(actions)
+        np.testing.assert_array_equal(is_end_there, is_end)
+        assert there == here
         np.testing.assert_array_equal(second.observations, first.observations)
 
 
 def test_an_episode_cut_by_time_has_a_future() -> None:
     made = Environments(Environment(name=NAME, options={"max_episode_steps": 4}), 1, seed=0)
     for number in range(1, 5):
-        found = made.step(np.array([1]))
-        assert (found.is_end[0], list(found.last)) == (number == 4, [0] * (number == 4))
-    assert found.returns == [4.0]
-    assert (found.last[0] != made.observations[0]).any()  # another episode has begun
+        _, is_end, last, returns = made.step(np.array([1]))
+        assert (is_end[0], list(last)) == (number == 4, [0] * (number == 4))
+    assert returns == [4.0]
+    assert (last[0] != made.observations[0]).any()  # another episode has begun
 
 
 def test_steps_to_a_threshold() -> None:

@@ -20,8 +20,7 @@ from cpc.bounds.vector_ar1 import VectorAR1
 from cpc.candidates import STRATEGIES
 from cpc.losses import contrast
 from cpc.losses.candidate_sets import plan
-from cpc.losses.rows import Geometry
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Geometry, Sequences
 
 NUM_VALID, IDS, GROUPS = (torch.tensor(values) for values in ([6, 2, 5, 4], [0, 1, 2, 2], [0, 0, 1, 1]))
 GEOMETRY = Geometry((6,), ("",), (1, 2, 3))

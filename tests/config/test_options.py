@@ -175,7 +175,7 @@ def test_a_device_that_cannot_be_used_shows_before_the_work(
 
 def test_options_that_nothing_reads_are_refused(model: Path, refusal: Callable[..., str]) -> None:
     for name, arguments, message in (
-        ("share", f"{model} --license mit --out x --private", "(only there --private applies)"),
+        ("share", f"{model} --license mit --out x --private", "(--private applies only there)"),
         ("monitor", "x --export x.html --port 8050", "--port applies only to a page that is served"),
         ("monitor", "x --export x.html --prometheus", "--prometheus applies only to a page that is served"),
         ("calibrate", "--critics exact --steps 5", "--steps=5 applies only to critics that are trained"),

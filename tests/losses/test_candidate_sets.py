@@ -12,8 +12,7 @@ from cpc.losses.candidate_sets import Plan, plan
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import blocks
 from cpc.losses.engine.blocks import Block, layout_of, split_scores
-from cpc.losses.rows import Geometry
-from cpc.losses.sequences import Sequences
+from cpc.losses.sequences import Geometry, Sequences
 
 B, T = 6, 8
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from cpc.monitor.downsample import extreme_indices, moving_mean
+from cpc.monitor.figure import extreme_indices, moving_mean
 
 
 @pytest.mark.parametrize("num", [1, 10, 99, 100, 101, 1000, 12345])

@@ -16,9 +16,9 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from benchmarks.synthetic_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.atomic import append_record, read_records
 from cpc.monitor import run as run_module
-from cpc.monitor.parse import FIELDS_BY_STEP
 from cpc.monitor.record_types import BOUND, EVENT, HEALTH, PROBE
 from cpc.monitor.run import Run
+from cpc.monitor.table import FIELDS_BY_STEP
 
 
 def opened(folder: Path) -> Run:

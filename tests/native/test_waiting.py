@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cpc.native import waiting
+from cpc.native import processor
 
 NUM_THREADS = 2
 needs_two_cores = pytest.mark.skipif(
@@ -17,7 +17,7 @@ needs_two_cores = pytest.mark.skipif(
 
 SWITCHES = """
 import os, resource, torch
-from cpc.native.waiting import idle_threads
+from cpc.native.processor import idle_threads
 
 net = torch.nn.Sequential(*(torch.nn.Conv1d(64, 64, 3, padding=1) for _ in range(8)))
 x = torch.randn(8, 64, 400, generator=torch.Generator().manual_seed(0))
@@ -44,7 +44,7 @@ assert asleep > 3 * max(spinning, spinning_again), (spinning, asleep, spinning_a
 
 ENDS_IN_AN_OPERATION = """
 import threading, torch
-from cpc.native import waiting
+from cpc.native import processor
 
 in_operation, zeros = threading.Event(), torch.zeros
 
@@ -52,15 +52,15 @@ def signal_then_zeros(*size):  # only the idle threads call torch.zeros here
     in_operation.set()
     return zeros(2**27)
 
-waiting._wait_while = lambda busy: busy and waiting._exiting.wait()
+processor._wait_while = lambda busy: busy and processor._exiting.wait()
 torch.zeros = signal_then_zeros
-assert waiting.watch_cores()
+assert processor.watch_cores()
 in_operation.wait()
 """
 
 UNTIL_ASLEEP = """
 import subprocess, sys, threading, time
-from cpc.native.waiting import watch_cores
+from cpc.native.processor import watch_cores
 
 def has_idle_threads():
     return any(thread.name == "cpc-idle" for thread in threading.enumerate())
@@ -103,17 +103,17 @@ def test_looks_end_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks a second apart; thread 7 waits as listed, thread 8 has ended or is new, which says nothing."""
     waits = iter(itertools.accumulate([0.0, 0.5, 0.4, 0.36, 0.34, 0.1, 0.2, 0.36]))
     clock = itertools.count()
-    monkeypatch.setattr(waiting, "SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(processor, "SECONDS_BETWEEN_LOOKS", 0)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     others = itertools.cycle([{8: 99.0}, {}])
-    monkeypatch.setattr(waiting, "seconds_without_core", lambda: {7: next(waits)} | next(others))
-    waiting._wait_while(busy=True)  # 0.5, 0.4 and 0.36 are busy; ends at 0.34
+    monkeypatch.setattr(processor, "seconds_without_core", lambda: {7: next(waits)} | next(others))
+    processor._wait_while(busy=True)  # 0.5, 0.4 and 0.36 are busy; ends at 0.34
     assert next(clock) == 5
-    waiting._wait_while(busy=False)  # from here on: 0.2, then 0.36
+    processor._wait_while(busy=False)  # from here on: 0.2, then 0.36
     assert next(clock) == 9
     if sys.platform.startswith("linux"):  # only Linux tells
         monkeypatch.undo()
-        assert waiting.seconds_without_core()[os.getpid()] >= 0
+        assert processor.seconds_without_core()[os.getpid()] >= 0
 
 
 @pytest.mark.parametrize("environment", [{"OMP_WAIT_POLICY": "PASSIVE"}, {"GOMP_SPINCOUNT": "10"}, {}])
@@ -126,7 +126,7 @@ def test_nothing_is_watched_where_the_environment_decides(
         monkeypatch.setenv(name, value)
     set_num_threads(2 if environment else 1)
     before = threading.active_count()
-    assert not waiting.watch_cores()
+    assert not processor.watch_cores()
     assert threading.active_count() == before
 
 
@@ -134,5 +134,5 @@ def test_one_thread_has_no_idle_threads(set_num_threads: Callable[[int], None]) 
     """A user may call torch.set_num_threads(1) after the watching began."""
     set_num_threads(1)
     before = threading.active_count()
-    with waiting.idle_threads():
+    with processor.idle_threads():
         assert threading.active_count() == before

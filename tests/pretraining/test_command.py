@@ -34,10 +34,9 @@ from cpc.pretraining.command import _worker_error
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.pretrain import pretrain
-from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import RunFolder
 from cpc.pretraining.run_lock import lock_run
-from cpc.pretraining.trainer import make_trainer
+from cpc.pretraining.trainer import Progress, make_trainer
 from cpc.probes.tracker import Tracker
 from cpc.quickstart.recipe import part
 
@@ -424,7 +423,7 @@ def test_a_run_that_has_its_steps_says_so(run: Run, refused: Refused, finished: 
 def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
     refused: Refused, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("cpc.pretraining.batch_checks.memory_bytes", lambda: 2**33)
+    monkeypatch.setattr("cpc.pretraining.data.memory_bytes", lambda: 2**33)
     assert message in refused(*options)
 
 

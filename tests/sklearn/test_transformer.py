@@ -253,7 +253,7 @@ def test_units_are_converted_to_those_of_the_model(recordings: np.ndarray, tmp_p
     with pytest.warns(UserWarning, match="not about 0 and 1"):
         same.transform(1e5 * recordings)
     CPCTransformer(**SMALL).fit(recordings).save(tmp_path)
-    with pytest.raises(ValueError, match=r"those of the model, None: .* or None for X in the units that"):
+    with pytest.raises(ValueError, match=r"those of the model, None: .* or None for X in the units of"):
         CPCTransformer(**options, units="g").fit(recordings)
 
 

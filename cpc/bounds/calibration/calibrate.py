@@ -11,8 +11,15 @@ from typing import Annotated, Any
 
 import torch
 
-from cpc.bounds.calibration.critics import CRITICS
-from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Measured, measure_exact, train, trainable
+from cpc.bounds.calibration.training import (
+    CRITICS,
+    LEARNING_RATE,
+    MOST_GRADIENT,
+    Measured,
+    measure_exact,
+    train,
+    trainable,
+)
 from cpc.bounds.critic_losses import DEFAULT_ANCHOR
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_bound_nats
@@ -20,6 +27,7 @@ from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, KnownPairs, make_task
 from cpc.config.argument_rules import Choices, Count, Device, OutFolder, Positive, Range, Seed, checked
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.tensors import find_device
+from cpc.pages.report import Table
 
 SCHEMA = 1
 _NUM_STEPS = 300
@@ -101,10 +109,8 @@ def calibrate(
                 print(_table(setting, setting_rows), flush=True)
             rows += setting_rows
     if not rows:
-        raise ValueError(
-            f"the tasks {', '.join(tasks)} reach none of {', '.join(map(str, mi))} nats with the chosen `estimators` "
-            "and `dim`; leave_one_out works only with the exact critic"
-        )
+        given = f"{', '.join(map(str, mi))} nats with the chosen `estimators` and `dim`"
+        raise ValueError(f"the tasks {', '.join(tasks)} reach none of {given}; leave_one_out needs the exact critic")
     report = {
         "schema": SCHEMA,
         **grid,
@@ -179,24 +185,16 @@ def _rows(true_nats: float, level: dict[str, Measured], num_candidates: int) -> 
     ]
 
 
-def _table(setting: Row, rows: Sequence[Row]) -> str:
+def _table(setting: Row, rows: Sequence[Row]) -> Table:
     """Return a table of mean and standard deviation of an estimate, one line per estimator."""
-    informations = list(dict.fromkeys(row["true_nats"] for row in rows))
-    cells = {(row["estimator"], row["true_nats"]): _cell(row) for row in rows}
-    lines = [
-        "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**setting),
-        f"{'true':>15} " + " ".join(f"{information:>16.2f}" for information in informations),
-    ]
-    for name in dict.fromkeys(row["estimator"] for row in rows):
-        values = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
-        lines.append(f"{name:>15} {values}  {ESTIMATORS[name].side}")
-    return "\n".join(lines)
-
-
-def _cell(row: Row) -> str:
-    if row["mean_nats"] is None:
-        return "not finite"
-    return f"{row['mean_nats']:.4g} ({row['standard_deviation_nats']:.2g})"
+    names, informations = (list(dict.fromkeys(row[key] for row in rows)) for key in ("estimator", "true_nats"))
+    cells = {}
+    for row in rows:
+        spread = "not finite" if row["mean_nats"] is None else "{mean_nats:.4g} ({standard_deviation_nats:.2g})"
+        cells[row["estimator"], row["true_nats"]] = spread.format(**row)
+    lines = [[name, *(cells.get((name, each), "-") for each in informations), ESTIMATORS[name].side] for name in names]
+    title = "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats"
+    return Table(["true", *(f"{each:.2f}" for each in informations), ""], lines, title.format(**setting))
 
 
 def estimates_figure(rows: Sequence[dict[str, Any]]) -> Any:

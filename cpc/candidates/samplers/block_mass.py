@@ -64,11 +64,7 @@ class BlockMass(nn.Module, ABC):
         """Return the factors of the queries in the product with the statistics."""
 
     def reserve(self, num_blocks: int, dim: int) -> None:
-        """Allocate the buffers of `num_blocks` blocks.
-
-        Raises:
-            ValueError: if this mass takes embeddings of another width, or another sampler already uses it.
-        """
+        """Allocate the buffers of `num_blocks` blocks; a ValueError if another sampler already uses this mass."""
         if next(self.buffers(recurse=False), None) is not None:
             raise ValueError(f"another sampler already uses this {type(self).__name__}")
         self.num_blocks = num_blocks

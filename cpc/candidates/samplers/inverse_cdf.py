@@ -13,14 +13,10 @@ CHUNK = 512
 
 
 def inverse_cdf(weights: Float[Tensor, "*M K"], uniform: Float[Tensor, "*M R"]) -> Int[Tensor, "*M R"]:
-    """Return the indices at which uniform numbers fall in the cumulative weights; weight 0 is never sampled.
+    """Return the indices at which uniform numbers, in [0, 1), fall in the cumulative weights; 0 is never sampled.
 
-    Sums are in float64, and `uniform` should be too: in float32 a class of probability below 6e-8 would be sampled
-    never or far too often.
-
-    Args:
-        weights: weights that are not negative, with a positive sum.
-        uniform: numbers in [0, 1).
+    No weight is negative, and their sum is positive. Sums are in float64, and `uniform` should be too: in float32 a low
+    probability, below 6e-8, would be sampled never or far too often.
     """
     cumulated = weights.cumsum(-1, dtype=torch.float64)
     total = cumulated[..., -1:]

@@ -61,21 +61,13 @@ class Partition(ProposalSampler):
         return self._start, self._end
 
     def words_of_part(self) -> Int[Tensor, " m"]:
-        """Return the words of the current part in ascending order.
-
-        Raises:
-            ValueError: before `look_ahead` and `set_step`.
-        """
+        """Return the words of the current part in ascending order; a ValueError before `look_ahead` and `set_step`."""
         if not self._end:
             raise ValueError("Partition has no current part yet: call look_ahead, then set_step(batch)")
         return self._words
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
-        """Set the order of the targets, as in `Sampler.look_ahead`. No part is longer than an epoch.
-
-        Raises:
-            ValueError: if there is no batch, or a batch has ids out of range or more than tau distinct words.
-        """
+        """Set the order of the targets: at most tau distinct words a batch. No part is longer than an epoch."""
         Range(1).check("num_batches", num_batches)
         self._batch_targets, self._num_batches = targets_of, num_batches
         self._reset()
@@ -83,11 +75,7 @@ class Partition(ProposalSampler):
             self._batch_words(batch)
 
     def set_step(self, batch: int) -> None:
-        """Move to the part that contains the batch with this index.
-
-        Raises:
-            ValueError: before `look_ahead`.
-        """
+        """Move to the part that contains the batch with this index; a ValueError before `look_ahead`."""
         if batch < self._start:
             self._reset()
         while batch >= self._end:

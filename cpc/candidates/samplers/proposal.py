@@ -92,11 +92,9 @@ class ProposalSampler(Sampler):
         left = self.num_possible - num_excluded
         needed = 1 if self.replacement else num
         if needed > left:
-            raise ValueError(
-                f"num_sampled={num} with replacement={self.replacement}, but {type(self).__name__} can draw {left} "
-                f"classes ({self.num_possible} have a positive probability, {num_excluded} are excluded): "
-                + ("use hits='remove'" if self.replacement else "lower num_sampled, or draw with replacement")
-            )
+            classes = f"{left} classes ({self.num_possible} have a positive probability, {num_excluded} are excluded)"
+            given = f"num_sampled={num} with replacement={self.replacement}"
+            raise ValueError(f"{given}, but {type(self).__name__} can draw {classes}")
 
     def excludes_per_query(self, num: int) -> bool:  # noqa: D102
         return not self.shared
@@ -140,10 +138,8 @@ class ProposalSampler(Sampler):
         # Without the targets of the whole batch, a query would lack candidates that are not its own targets, which no
         # correction of counts could repair.
         if bool((distinct_targets != distinct_targets[:1]).any()):
-            raise ValueError(
-                "hits='exclude' with shared candidates needs the same targets in every query: use hits='remove', or "
-                f"{type(self).__name__}(shared=False), which samples for each query"
-            )
+            needs = "hits='exclude' with shared candidates needs the same targets in every query"
+            raise ValueError(f"{needs}: use hits='remove', or {type(self).__name__}(shared=False)")
         return distinct_targets[:1]
 
     def _sample_with_replacement(

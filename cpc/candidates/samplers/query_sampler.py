@@ -53,11 +53,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Set the embeddings of all classes.
-
-        Raises:
-            ValueError: if the embeddings have a wrong shape or are not finite, or the sampler cannot use them.
-        """
+        """Set the embeddings of all classes; a ValueError if they are not finite, or the sampler cannot use them."""
         self._check_embeddings(embeddings, self.num_classes)
         with torch.autocast(embeddings.device.type, enabled=False):
             self._refresh(embeddings.float())
@@ -65,12 +61,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Replace the embeddings of some classes.
-
-        Raises:
-            ValueError: if `refresh` was never called, ids are out of range or repeat, or `refresh` would refuse the
-                embeddings.
-        """
+        """Replace the embeddings of some classes, each named once; a ValueError before the first `refresh`."""
         self._check_ready()
         check_indices("ids", ids, ("U",), self.num_classes, "classes")
         if len(ids.unique()) < len(ids):
@@ -158,11 +149,7 @@ class QuerySampler(Sampler):
         self.check_vectors(queries, "queries")
 
     def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise an error on queries or embeddings that the sampler cannot use.
-
-        Raises:
-            ValueError: if they are not finite; a subclass may add conditions.
-        """
+        """Raise ValueError on queries or embeddings that are not finite; a subclass may add conditions."""
         check_finite(name, vectors)
 
     def _check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:

@@ -12,9 +12,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.fixed_dtype import FixedDtype
 from cpc.config.argument_rules import Choices, Count, Range, checked
-from cpc.data.tensors import check_finite, check_range, check_tensor
+from cpc.data.tensors import FixedDtype, check_finite, check_range, check_tensor
 
 Hits = Literal["keep", "remove", "exclude"]
 HITS: tuple[str, ...] = get_args(Hits)
@@ -74,10 +73,8 @@ class Draw(NamedTuple):
         is_unknown = ~counts.isfinite() & is_target
         if bool(is_unknown.any()):
             row, column = is_unknown.nonzero()[0].tolist()
-            raise ValueError(
-                f"log_count_targets of target {int(targets[row, column])} is {float(counts[row, column])}: "
-                "correction='posterior' needs a sampler that can draw every possible target; leave such rows out"
-            )
+            found = f"log_count_targets of target {int(targets[row, column])} is {float(counts[row, column])}"
+            raise ValueError(f"{found}: correction='posterior' needs a sampler that can draw every target")
         return torch.where(is_target, counts, torch.inf)
 
 
@@ -152,9 +149,6 @@ class Sampler(FixedDtype, ABC):
             targets_of: a function from the index of a batch, without upper limit, to all targets of this batch on all
                 processes together, padded with -1.
             num_batches: batches in an epoch.
-
-        Raises:
-            ValueError: if the sampler cannot serve one of the batches.
         """
 
     def set_step(self, batch: int) -> None:
@@ -170,11 +164,7 @@ class Sampler(FixedDtype, ABC):
             self.set_counts(counts)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
-        """Set the counts that define the proposal; only for samplers that are built from counts.
-
-        Raises:
-            ValueError: if a count is negative or not finite, all counts are zero, or a class has no count.
-        """
+        """Set the counts that define the proposal: finite, not negative and not all zero; few samplers have any."""
         raise ValueError(f"{type(self).__name__} has no counts: its proposal is not defined by them")
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -217,9 +207,8 @@ def proportions(counts: Tensor | Sequence[float | int], num_classes: int, distor
 def check_possible(targets: Int[Tensor, "M T"], log_q: Float[Tensor, "M T"], remedy: str) -> None:
     """Raise ValueError if a target has probability 0, so that its expected count would be 0."""
     if bool((log_q == -torch.inf).any()):
-        raise ValueError(
-            f"class {int(targets[log_q == -torch.inf][0])} is a target, but the sampler never draws it: {remedy}"
-        )
+        target = int(targets[log_q == -torch.inf][0])
+        raise ValueError(f"class {target} is a target, but the sampler never draws it: {remedy}")
 
 
 def make_draw(
@@ -244,11 +233,7 @@ def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Te
 
 
 def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
-    """Return targets as `[M, T]`.
-
-    Raises:
-        ValueError: if targets do not fit the queries, are not classes or repeat in a row, or a row has no target.
-    """
+    """Return targets as `[M, T]`; a ValueError if one is no class or repeats in its row, or a row has none."""
     check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
     Range(1).check("the number of targets", targets.numel())
     targets = targets.reshape(num_rows, -1)

@@ -139,12 +139,7 @@ _MAX_FACTOR = 256  # enough for 192 kHz to 1 kHz
 
 
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
-    """Read a whole audio file, mono, at `sample_rate_hz`.
-
-    Raises:
-        ValueError: if the file is missing, damaged, truncated, without samples, or holds NaN or infinity. The message
-            names the file.
-    """
+    """Read a whole audio file, mono, at `sample_rate_hz`; a ValueError names a file that is damaged or holds NaN."""
     return np.concatenate(list(read_blocks(path, sample_rate_hz)))
 
 
@@ -160,17 +155,20 @@ def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLO
             yield from blocks
             return
         check_rates(path, sound.samplerate, sample_rate_hz)
-        resampling = _resampling(sound.samplerate, sample_rate_hz)
+        filters = _filters(sound.samplerate, sample_rate_hz)
+        # `new` outputs depend on a pattern of `old` inputs and `margin` such patterns around.
+        old, new = filters.orig_freq // filters.gcd, filters.new_freq // filters.gcd
+        margin = -(-filters.width // old)
         # The first `num_done` patterns of `pending` have been resampled already.
         pending, num_done = np.zeros(0, np.float32), 0
         for block in blocks:
             pending = np.concatenate([pending, block])
-            num_final = max(len(pending) // resampling.old - resampling.margin, 0)
+            num_final = max(len(pending) // old - margin, 0)
             if num_final > num_done:
-                yield resampling(pending)[num_done * resampling.new : num_final * resampling.new]
-                num_dropped = max(num_final - resampling.margin, 0)
-                pending, num_done = pending[num_dropped * resampling.old :], num_final - num_dropped
-        yield resampling(pending)[num_done * resampling.new :]
+                yield _resample(pending, filters, old, new)[num_done * new : num_final * new]
+                num_dropped = max(num_final - margin, 0)
+                pending, num_done = pending[num_dropped * old :], num_final - num_dropped
+        yield _resample(pending, filters, old, new)[num_done * new :]
 
 
 def resampled_length(num_samples: int, old_rate_hz: int, new_rate_hz: int) -> int:
@@ -189,26 +187,15 @@ def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
         raise ValueError(f"{what}: one is above {_MAX_FACTOR} times the other, or they have no large common divisor")
 
 
-class _Resampling:
-    """Resampling by torchaudio's filters: `new` outputs depend on `old` inputs and `margin` such patterns around."""
-
-    def __init__(self, old_rate_hz: int, new_rate_hz: int) -> None:
-        divisor = math.gcd(old_rate_hz, new_rate_hz)
-        self.old, self.new = old_rate_hz // divisor, new_rate_hz // divisor
-        self._transform = torchaudio.transforms.Resample(old_rate_hz, new_rate_hz)
-        self.margin = -(-self._transform.width // self.old)
-
-    @torch.no_grad()
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        # torchaudio computes the length in float32, which is sometimes one sample too short. Here the length is exact.
-        padded = functional.pad(
-            torch.from_numpy(x)[None, None], (self._transform.width, self._transform.width + self.old)
-        )
-        y = functional.conv1d(padded, self._transform.kernel, stride=self.old)
-        return rearrange(y, "1 new patterns -> (patterns new)").numpy()[: resampled_length(len(x), self.old, self.new)]
+_filters = lru_cache(maxsize=16)(torchaudio.transforms.Resample)
 
 
-_resampling = lru_cache(maxsize=16)(_Resampling)
+@torch.no_grad()
+def _resample(x: np.ndarray, filters: torchaudio.transforms.Resample, old: int, new: int) -> np.ndarray:
+    # torchaudio computes the length in float32, which is sometimes one sample too short. Here the length is exact.
+    padded = functional.pad(torch.from_numpy(x)[None, None], (filters.width, filters.width + old))
+    y = functional.conv1d(padded, filters.kernel, stride=old)
+    return rearrange(y, "1 new patterns -> (patterns new)").numpy()[: resampled_length(len(x), old, new)]
 
 
 def _decode_all(path: Path, sound: Sound, block_samples: int) -> Iterator[np.ndarray]:

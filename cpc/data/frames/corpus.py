@@ -24,14 +24,7 @@ FRAMES_NAME, STEPS_NAME = "frames", "steps.npz"
 
 
 class Recording(PackedRows):
-    """The episodes that `cpc data record` wrote; a row is an episode, an element is a frame `[H, W, 1]`.
-
-    Attributes:
-        environment: Gymnasium name of the environment.
-        splits: split of every episode.
-        steps: arrays `[n, ...]` over the frames of all episodes in order: `actions`, the action after each frame;
-            `rewards` of these actions; and, for Atari, `ram`, the memory at the time of the frame.
-    """
+    """The episodes that `cpc data record` wrote; a row is an episode, an element is a frame `[H, W, 1]`."""
 
     def __init__(self, folder: str | Path) -> None:
         if not (Path(folder) / STEPS_NAME).is_file():
@@ -41,7 +34,11 @@ class Recording(PackedRows):
 
     @cached_property
     def steps(self) -> Mapping[str, np.ndarray]:
-        """Arrays by name, read on first access."""
+        """Arrays `[n, ...]` over the frames of all episodes in order, read on first access.
+
+        `actions` has the action after each frame, `rewards` the rewards of these actions, and, for Atari, `ram` the
+        memory at the time of the frame.
+        """
         path = self.folder.parent / STEPS_NAME
         with open_npz(path) as archive:
             names = [member.removesuffix(".npy") for member in archive.namelist()]
@@ -67,8 +64,8 @@ class Recording(PackedRows):
 
     def _open(self, index: Mapping[str, Any]) -> None:
         super()._open(index)
-        self.environment: str = index["environment"]
-        self.splits: list[str] = index["splits"]
+        self.environment: str = index["environment"]  # Gymnasium name
+        self.splits: list[str] = index["splits"]  # of every episode
         self.about = {name: index[name] for name in ("environment", "policy", "seed", "max_steps", "versions")}
 
 

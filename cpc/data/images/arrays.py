@@ -34,24 +34,15 @@ Images = UInt8[np.ndarray, "n h w"] | UInt8[np.ndarray, "n h w channels"]
 
 @dataclass(frozen=True)
 class ImageArray:
-    """One array of n images, loaded when it is needed.
+    """One array of n images, loaded when it is needed; `load` and `version` can be pickled."""
 
-    Attributes:
-        name: first part of the images' names.
-        splits: split of each image.
-        labels: `[n]` int64, -1 if unknown.
-        load, version: return the images, and numbers that change if the images change; can be pickled.
-        classes: name of each class; None: the names in other arrays, or numbers.
-        sequences: `[n]` first row of each image's sequence; None: every image is a sequence.
-    """
-
-    name: str
-    splits: list[str]
-    labels: np.ndarray
+    name: str  # first part of the images' names
+    splits: list[str]  # split of each image
+    labels: np.ndarray  # `[n]` int64, -1 if unknown
     load: Callable[[], Images]
-    version: Callable[[], tuple[int, ...]]
-    classes: list[str] | None = None
-    sequences: np.ndarray | None = None
+    version: Callable[[], tuple[int, ...]]  # returns numbers that change if the images change
+    classes: list[str] | None = None  # name of each class; None: the names in other arrays, or numbers
+    sequences: np.ndarray | None = None  # `[n]` first row of each image's sequence; None: every image is a sequence
 
 
 class ArrayImages(FolderImages):

@@ -17,8 +17,7 @@ MIN_GROUP_CLUSTERS = 5
 class RecordingProbeData(ProbeData):
     """Features of recordings. A subclass adds the tasks and the features of its modality.
 
-    Attributes:
-        recording: `[num_rows]` recording of each row, which is a recording, or a window that is cut from it.
+    `recording` `[num_rows]` is the recording of each row, which is a recording, or a window that is cut from it.
     """
 
     several_vectors = True

@@ -6,7 +6,7 @@ B windows of S samples and T latents, t samples, C channels.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,23 +96,13 @@ _SAMPLES_AT_ONCE = 2**18
 _ROUNDING = 1e-6  # of the deviation: what float32 leaves of a constant
 
 
-class SignalStatistics(NamedTuple):
-    """Statistics of every channel, in the units of the signal.
+def signal_statistics(
+    recordings: Iterable[Float[np.ndarray, "_ C"]], block_samples: int
+) -> tuple[Float64[np.ndarray, " C"], Float64[np.ndarray, " C"], Float64[np.ndarray, " C"]]:
+    """Return the mean, the deviation, and the deviation at rest (floor) of every channel, in its unit, without NaN.
 
-    Attributes:
-        floor: a low quantile of the deviations within short blocks: the deviation of a channel at rest.
-    """
-
-    mean: Float64[np.ndarray, " C"]
-    std: Float64[np.ndarray, " C"]
-    floor: Float64[np.ndarray, " C"]
-
-
-def signal_statistics(recordings: Iterable[Float[np.ndarray, "_ C"]], block_samples: int) -> SignalStatistics:
-    """Return the statistics of recordings; NaN are left out.
-
-    Blocks of `block_samples` samples give the local deviations; a recording that is shorter is one block. The floor is
-    their quantile `FLOOR_QUANTILE`, over blocks that are not constant and at least half known.
+    The floor is a low quantile, `FLOOR_QUANTILE`, of the deviations within blocks of `block_samples` samples that are
+    not constant and at least half known; a shorter recording is one block.
     """
     # Sums of differences from a first guess of the mean: a large offset does not cancel the digits of the deviation.
     guess, count, total, squares = None, 0.0, 0.0, 0.0
@@ -138,7 +128,7 @@ def signal_statistics(recordings: Iterable[Float[np.ndarray, "_ C"]], block_samp
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     local = np.concatenate(deviations)
     floor = [_floor(channel, deviation) for channel, deviation in zip(local.T, std, strict=True)]
-    return SignalStatistics(guess + mean, std, np.array(floor))
+    return guess + mean, std, np.array(floor)
 
 
 def _floor(deviations: Float64[np.ndarray, " n"], std: float) -> float:
@@ -157,15 +147,11 @@ def _pieces(recordings: Iterable[np.ndarray], block_samples: int) -> Iterator[np
 
 @dataclass(frozen=True, eq=False)
 class Starts:
-    """The starts of the windows that are drawn from n recordings, numbered from 0 in each recording.
+    """The starts of the windows that are drawn from n recordings, numbered from 0 in each recording."""
 
-    Attributes:
-        num: `[n]`, number of starts of each recording; none is drawn from a recording with 0.
-        ranges: ranges of consecutive starts, `[R, 2]`, of the recordings whose missing samples exclude some: the first
-            start of each range and its number. In all other recordings a start has its own number.
-    """
-
-    num: Int64[np.ndarray, " n"]
+    num: Int64[np.ndarray, " n"]  # `[n]`, number of starts of each recording; none is drawn from a recording with 0
+    # Ranges of consecutive starts, `[R, 2]`, of the recordings whose missing samples exclude some: the first start of
+    # each range and its number. In all other recordings a start has its own number.
     ranges: Mapping[int, Int64[np.ndarray, "R 2"]] = field(default_factory=dict)
 
     def first_sample(self, recording: int, number: int) -> int:

@@ -28,21 +28,14 @@ NO_TOKEN = -1  # pads shorter sentences
 
 @dataclass(eq=False)
 class Passages:
-    """Passages of consecutive sentences; no passage spans two books.
+    """Passages of consecutive sentences; no passage spans two books."""
 
-    Attributes:
-        tokens: tokens of all sentences, one sentence after the other.
-        ends: `[num_sentences + 1]` end of each sentence in `tokens`, with a leading 0.
-        first, num_sentences, book: `[n]` first sentence of each passage, their number, and the book.
-        max_tokens: largest number of tokens of a sentence.
-    """
-
-    tokens: Int[np.ndarray, " N"]
-    ends: Int[np.ndarray, " S"]
-    first: Int[np.ndarray, " n"]
+    tokens: Int[np.ndarray, " N"]  # of all sentences, one sentence after the other
+    ends: Int[np.ndarray, " S"]  # end of each sentence in `tokens`, with a leading 0
+    first: Int[np.ndarray, " n"]  # first sentence of each passage
     num_sentences: Int[np.ndarray, " n"]
     book: Int[np.ndarray, " n"]
-    max_tokens: int
+    max_tokens: int  # largest number of tokens of a sentence
 
     padding = np.int64(NO_TOKEN)
 

@@ -20,25 +20,19 @@ from cpc.data.store.untrusted import reading
 
 @dataclass(frozen=True)
 class SignalArrays:
-    """Recordings of one corpus, one after the other.
-
-    Attributes:
-        label: code of each recording `[n]` or of each sample `[T]`; -1 if there is none.
-        split: split of each recording; None if the corpus has none.
-        more_labels: further labels by task, strings of recordings `[n]` or of samples `[T]`; "" if there is none.
-        units: unit of each channel, "" if unknown; None: all are unknown.
-    """
+    """Recordings of one corpus, one after the other."""
 
     x: Shaped[np.ndarray, "T C"]
     length: Int[np.ndarray, " n"]
     group: Int[np.ndarray, " n"]
-    label: Int[np.ndarray, " m"]
+    label: Int[np.ndarray, " m"]  # code of each recording `[n]` or of each sample `[T]`; -1 if there is none
     classes: Sequence[str]
     channels: Sequence[str]
     sample_rate_hz: float
-    split: Sequence[str] | None = None
+    split: Sequence[str] | None = None  # split of each recording; None if the corpus has none
+    # Further labels by task, strings of recordings `[n]` or of samples `[T]`; "" if there is none.
     more_labels: Mapping[str, Sequence[str] | np.ndarray] = field(default_factory=dict)
-    units: Sequence[str] | None = None
+    units: Sequence[str] | None = None  # unit of each channel, "" if unknown; None: all are unknown
 
 
 def write_recordings(path: Path, arrays: SignalArrays) -> tuple[Path, SignalArrays]:

@@ -123,7 +123,7 @@ class HandMadeFeatures(FeatureExtractor):
         data, num_samples = self._data, self._data.window_samples
         if not data.is_windowed:
             num_samples = min(num_samples, max(1, int(data.num_samples(rows)[0])))
-        mean, starts = data.corpus.statistics(data.train_split).mean, [self._starts(row) for row in rows.tolist()]
+        mean, starts = data.corpus.statistics(data.train_split)[0], [self._starts(row) for row in rows.tolist()]
         x = np.empty((sum(map(len, starts)), num_samples, len(mean)), np.float32)
         x[:] = mean
         places = [(row, start) for row, each in zip(rows.tolist(), starts, strict=True) for start in each]
@@ -153,9 +153,6 @@ def hand_features(windows: Windows, sample_rate_hz: Positive) -> Float32[np.ndar
 
     NaN is a missing sample. It counts as the mean of the channel's other samples in the window, and as 0 if there are
     none. The correlation with a constant channel is 0. Features are finite for every window, one of one sample too.
-
-    Raises:
-        ValueError: if `windows` is not `[n, T, C]` with at least one sample and one channel, or has infinite values.
     """
     if windows.ndim != 3 or 0 in windows.shape[1:]:
         legal = "[n, T, C], with at least one sample and one channel"

@@ -63,29 +63,24 @@ class SignalFile(ABC):
 
 @dataclass(eq=False, kw_only=True)
 class Listing:
-    """The recordings of a source; lists have one entry per recording.
-
-    Attributes:
-        own_rates_hz: rate of each recording by its own clock, if there are segments; None: that of all.
-        num_samples: upper bound of each recording's number of samples.
-        version: numbers and strings that change if the content of the source does.
-        read_blocks: yields columns of a recording, as `SignalFile.blocks` does; None if samples are decoded.
-        file_units: unit of each channel in each recording, "" if unknown; empty: all are unknown.
-        layout_problem: message if an array seems to be transposed; it is refused unless the user lists all channels.
-    """
+    """The recordings of a source; lists have one entry per recording."""
 
     names: list[str]
     channels: list[str]
-    num_samples: list[int] = field(default_factory=list)
+    num_samples: list[int] = field(default_factory=list)  # upper bound of each recording's number of samples
+    # Yields columns of a recording, as `SignalFile.blocks` does; None if samples are decoded.
     read_blocks: Callable[[int, Sequence[int]], Iterator[np.ndarray]] | None = None
-    version: Sequence[Any] = ()
+    version: Sequence[Any] = ()  # numbers and strings that change if the content of the source does
     sample_rate_hz: float | None = None
     splits: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     labels: dict[str, RecordingLabels] = field(default_factory=dict)
     segments: Mapping[str, list[list[Segment]]] = field(default_factory=dict)
+    # Unit of each channel in each recording, "" if unknown; empty: all are unknown.
     file_units: Sequence[Sequence[str]] = ()
+    # Rate of each recording by its own clock, if there are segments; None: that of all.
     own_rates_hz: Sequence[float | None] = ()
+    # Message if an array seems to be transposed; it is refused unless the user lists all channels.
     layout_problem: str = ""
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cpc.data.images.arrays import open_npz
-from cpc.data.recordings.labels import RecordingLabels, labels_of_recordings
+from cpc.data.recordings.labels import RecordingLabels, labels_of_recordings, runs_of_samples
 from cpc.data.recordings.windows import PackedRecordings
 from cpc.data.signals.arrays import SIGNAL_NAMES, release_arrays
 from cpc.data.signals.folder import OPENERS
@@ -37,10 +37,6 @@ def pack_signals(
 
     Values are in the recordings' `units`; missing samples are NaN. Warnings name constant channels, and recordings of
     whole numbers whose range is a hundred times that of others.
-
-    Raises:
-        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`).
-        OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
     """
     beside = recordings.source if recordings.source.is_dir() else recordings.source.parent
     packs = beside / ".cpc_cache" if cache_dir is None else Path(cache_dir)
@@ -136,7 +132,10 @@ def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:
             labels[task] = {"classes": each.classes, "codes": codes}
         else:
             each.check(f"{recordings.source}, labels {task!r}", recordings.names, packed.lengths)
-            runs = [_runs(each.codes(row, 0, length)) for row, length in enumerate(packed.lengths.tolist())]
+            runs = []  # of each recording: code, length, code, length, ...
+            for row, length in enumerate(packed.lengths.tolist()):
+                firsts, run_codes = runs_of_samples(each.codes(row, 0, length))
+                runs.append(np.stack([run_codes[1:-1], np.diff(firsts)], axis=1).ravel().tolist())
             labels[task] = {"classes": each.classes, "runs": runs}
     names, splits, groups = recordings.names, recordings.splits, recordings.groups
     columns = {"names": names, "splits": splits, "groups": groups, "missing": recordings.missing, "labels": labels}
@@ -166,12 +165,6 @@ def open_sharded_signals(
         raise ValueError(f"{shards.source} may lack samples (its shards have missing=mask): set `missing` to mask")
     check_skipped(packed, "recording", skip_bad)
     return listing, packed, table["missing"]
-
-
-def _runs(codes: np.ndarray) -> list[int]:
-    """Return the code of each run of equal codes, and its length: code, length, code, length, ..."""
-    firsts = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1))
-    return np.stack([codes[firsts], np.diff(firsts, append=len(codes))], axis=1).ravel().tolist()
 
 
 def _labels(entry: dict[str, Any], lengths: np.ndarray) -> RecordingLabels:

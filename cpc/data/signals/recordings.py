@@ -25,19 +25,15 @@ Share = Annotated[int | float, Range(0, 1)]
 
 @dataclass(eq=False, kw_only=True)
 class Recordings(Listing):
-    """The recordings of a source, of which channels and splits are chosen; samples of files are decoded by `read`.
-
-    Attributes:
-        units: unit of each channel, to which all recordings are converted; "" if unknown; empty: all are unknown.
-        factors: `[n, C]` factors of this conversion; None: nothing is converted.
-    """
+    """The recordings of a source, of which channels and splits are chosen; samples of files are decoded by `read`."""
 
     source: Any
     sample_rate_hz: float
     missing: str = "refuse"
+    # Unit of each channel, to which all recordings are converted; "" if unknown; empty: all are unknown.
     units: Sequence[str] = ()
     columns: Sequence[int] = ()
-    factors: Float64[np.ndarray, "n C"] | None = None
+    factors: Float64[np.ndarray, "n C"] | None = None  # `[n, C]` factors of this conversion; None: nothing is converted
     conversions: str = ""
 
     def __len__(self) -> int:

@@ -73,9 +73,6 @@ class PackedRows:
         lengths: `[num_rows]` int64, elements of each row; 0 for a skipped row.
         shape: shape of an element; the last axis, if there is one, is the channels.
         skipped: reason for each skipped row.
-
-    Raises:
-        ValueError: if the folder holds no complete pack.
     """
 
     def __init__(self, folder: str | Path, shards: Shards | None = None) -> None:

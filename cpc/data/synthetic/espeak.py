@@ -50,18 +50,12 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 class Voice(NamedTuple):
-    """A voice of the library.
-
-    Attributes:
-        variant: name of a file in the library's `voices/!v`, such as "f3": it sets formants, timbre and basic pitch.
-        pitch: 0 to 99; 50 is the pitch of the variant.
-        pitch_range: 0 (monotone) to 99; 50 is the range of the variant.
-    """
+    """A voice of the library."""
 
     accent: str
-    variant: str
-    pitch: int = 50
-    pitch_range: int = 50
+    variant: str  # name of a file in the library's `voices/!v`, such as "f3": it sets formants, timbre and basic pitch
+    pitch: int = 50  # 0 to 99; 50 is the pitch of the variant
+    pitch_range: int = 50  # 0 (monotone) to 99; 50 is the range of the variant
     words_per_minute: int = 175
 
 

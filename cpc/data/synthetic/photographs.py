@@ -48,12 +48,7 @@ _RECIPE = 2
 
 
 def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the embedded corpora, unless they exist already; `seed` is that of the choice of blocks and crops.
-
-    Raises:
-        ValueError: if the extra `image` is not installed, a photograph is missing or damaged, or `out` holds anything
-            except the corpora of this seed and these photographs.
-    """
+    """Write the embedded corpora, unless they exist already; `seed` is that of the choice of blocks and crops."""
     out, sources = Path(out), photograph_files()
     digest = _digest(path.read_bytes() for path in sources.values())
     parameters = {"recipe": _RECIPE, "seed": seed, "photographs_sha256": digest}

@@ -16,12 +16,13 @@ names in `__all__`.
 from cpc.losses.engine.blocks import Block, on_device
 from cpc.losses.engine.partition import partition_loss
 from cpc.losses.engine.score_gradients import ScoreCorrections, softplus, tie_width
-from cpc.losses.engine.tiled_loss import divide_by_temperature, info_nce_rows, mask_unused, tiled_loss
+from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, info_nce_rows, mask_unused, tiled_loss
 from cpc.losses.engine.tiles import rounding_of, score_dtype
 
 __all__ = [
     "Block",
     "ScoreCorrections",
+    "attach_gradients",
     "divide_by_temperature",
     "info_nce_rows",
     "mask_unused",

@@ -24,23 +24,16 @@ _WORTHWHILE_SHARE = 0.9
 
 
 class Block(NamedTuple):
-    """Rows and the candidates (columns) that they are scored against.
+    """Rows and the candidates (columns) that they are scored against."""
 
-    Attributes:
-        rows: `[m]` indices of rows; None: all rows, in order.
-        columns: `[n]` indices of candidates; None: all candidates, in order.
-        positives: `[m, 1]` column of each row's positive (`[m, T]` with T targets); None: there are none.
-        candidate_mask: `[B, n]`, True where a column is a candidate of the rows of a sequence, beside their positives;
-            None: everywhere.
-        sequence: `[m]` index in `candidate_mask` of the sequence of each row.
-        column_index: `[N]` column of each candidate, arbitrary for candidates outside the block; None as `columns`.
-    """
-
-    rows: Tensor | None = None
-    columns: Tensor | None = None
+    rows: Tensor | None = None  # `[m]` indices of rows; None: all rows, in order
+    columns: Tensor | None = None  # `[n]` indices of candidates; None: all candidates, in order
+    # `[m, 1]` column of each row's positive (`[m, T]` with T targets); None: there are none.
     positives: Tensor | None = None
+    # `[B, n]`, True where a column is a candidate of the rows of a sequence, beside their positives; None: everywhere.
     candidate_mask: Tensor | None = None
-    sequence: Tensor | None = None
+    sequence: Tensor | None = None  # `[m]` index in `candidate_mask` of the sequence of each row
+    # `[N]` column of each candidate, arbitrary for candidates outside the block; None as `columns`.
     column_index: Tensor | None = None
 
     def columns_of(self, negatives: Int[Tensor, "M R"] | None) -> Int[Tensor, "m R"] | None:

@@ -19,20 +19,15 @@ from torch import Tensor
 
 
 class ScoreCorrections(NamedTuple):
-    """Corrections that turn the scores F into the scores G = F - log count of the loss. They have no gradient.
+    """Corrections that turn the scores F into the scores G = F - log count of the loss. They have no gradient."""
 
-    Attributes:
-        log_count: `[N]` or `[M, N]`, log expected count of each candidate; +inf excludes a candidate from the row.
-        log_count_targets: `[M, T]`, log expected count of each target; +inf marks padding.
-        term_weight: weights of the candidates' terms in a logistic loss, in the shape of `log_count`; None: all are 1.
-        hits: `[M, N]`, candidates that are targets of the row and were kept. Accuracy ignores them.
-        tie_width: `[M, 1]`, see `tie_width`. None: computed from the targets, which must be among the candidates.
-    """
-
+    # `[N]` or `[M, N]`, log expected count of each candidate; +inf excludes a candidate from the row.
     log_count: Tensor | None = None
-    log_count_targets: Tensor | None = None
+    log_count_targets: Tensor | None = None  # `[M, T]`, log expected count of each target; +inf marks padding
+    # Weights of the candidates' terms in a logistic loss, in the shape of `log_count`; None: all are 1.
     term_weight: Tensor | None = None
-    hits: Tensor | None = None
+    hits: Tensor | None = None  # `[M, N]`, candidates that are targets of the row and were kept. Accuracy ignores them
+    # `[M, 1]`, see `tie_width`. None: computed from the targets, which must be among the candidates.
     tie_width: Tensor | None = None
 
     def select(self, rows: Any) -> "ScoreCorrections":

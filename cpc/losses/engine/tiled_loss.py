@@ -43,11 +43,7 @@ def info_nce_rows(
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "auto",
 ) -> RowLosses:
-    """Return what `cpc.losses.definition.info_nce_rows` defines; no step waits for a GPU.
-
-    Raises:
-        ValueError: if `compute` is unknown, or would round float64 queries.
-    """
+    """Return what `cpc.losses.definition.info_nce_rows` defines; no step waits for a GPU."""
     _COMPUTE.check("compute", compute)
     if compute == "reference":
         return info_nce_definition(queries, candidates, rows, drawn, bias)
@@ -173,11 +169,7 @@ def mask_unused(
 
 
 def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return queries divided by the temperature, in the dtype of scores unless the temperature is the number 1.
-
-    Raises:
-        ValueError: if the temperature is not one positive, finite number.
-    """
+    """Return queries divided by the temperature, in the dtype of scores unless the temperature is the number 1."""
     if not isinstance(temperature, int | float | Tensor) or torch.as_tensor(temperature).numel() != 1:
         raise ValueError(f"temperature={temperature!r} must be a number or a tensor of one element")
     if not 0 < temperature < torch.inf:
@@ -203,11 +195,12 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
-        (factor,), saved = factors, iter(ctx.saved_tensors)
+        (factor,) = factors
         # In most cases the mean itself is differentiated, once. The factor is then 1, and gradients are neither
         # multiplied nor copied. On a GPU the host would have to wait to read the factor. A retained graph uses its
         # gradients again, so callers get copies.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         is_last = not is_kept and factor.device.type == "cpu" and factor == 1
-        grads = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]
+        scaled = iter(ctx.saved_tensors if is_last else torch._foreach_mul(ctx.saved_tensors, factor))
+        grads = [next(scaled) if has else None for has in ctx.has_gradient]
         return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))

@@ -140,7 +140,7 @@ def test_training_is_the_seeds() -> None:
         ({"critics": ["knn"]}, "critics`='knn' is not one of exact, separable"),
         ({"num_candidates": [16, 1]}, "`num_candidates`=1 must be at least 2"),
         ({"tasks": ["discrete"], "dim": [1], "mi": [4.0]}, "the tasks discrete reach none of"),
-        ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out works only with the exact critic"),
+        ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out needs the exact critic"),
     ],
 )
 def test_mistakes(options: dict, message: str, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_the_window_before() -> None:
         corpus=SimpleNamespace(
             encoder=SimpleNamespace(sample_rate_hz=RATE_HZ),
             samples=SimpleNamespace(read=lambda recording, start, num_samples: windows[start]),
-            statistics=lambda _: SimpleNamespace(mean=np.zeros(2)),
+            statistics=lambda _: (np.zeros(2),),
         ),
     )
     extractor = HandMadeFeatures("hand_past", rows)
