@@ -92,7 +92,7 @@ RECIPES = {
                 },
             )
         },
-        ("--model.encoder.trunk.dim=144", "--trainer.max_steps=2400"),
+        ("--model.encoder.trunk.dim=144", "--trainer.max_steps=1500"),
     ),
     "activity-small": Recipe(
         "signals/activity.yaml",

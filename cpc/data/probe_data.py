@@ -201,9 +201,9 @@ class ProbeData(ABC):
         """Return a group for every observation, `[num_rows]`; a group is held out as a whole to choose a penalty."""
         return np.arange(len(self.splits))
 
-    def units(self, kind: str, task: str) -> np.ndarray:
-        """Return the `speaker` or `recording` of every observation, `[num_rows]`, unless it is unknown or the task."""
-        raise ValueError(f"`normalise`={kind}: a {self.unit} has no speaker and no recording")
+    def units(self, kind: str, task: str) -> np.ndarray | None:
+        """Return the `speaker` or `recording` of every observation, `[num_rows]`; None if unknown, or the task."""
+        return None
 
     def sources(self) -> np.ndarray:
         """Return the `source_unit` of every observation, `[num_rows]`."""

@@ -34,26 +34,26 @@ class Reading:
 
     def check(self, task: Task) -> None:
         """Raise a ValueError if an observation has only one vector, or the unit is unknown or is the task."""
-        if self == Reading():
+        data, unit = task.probe_data, self.normalise
+        if self != Reading() and not data.several_vectors:
+            found = f"a {data.unit} has only one vector"
+        elif unit is not None and data.units(unit, task.name) is None:
+            found = f"the {unit} of some {data.unit} is unknown, or is the task {task.name!r}"
+        else:
             return
-        data = task.probe_data
-        if not data.several_vectors:
-            raise ValueError(
-                f"`normalise` and `frames_around` need several vectors of each {data.unit}: leave them out"
-            )
-        if self.normalise is not None:
-            data.units(self.normalise, task.name)
+        raise ValueError(f"`normalise`={unit}, `frames_around`={self.frames_around}: {found}")
 
     def of(self, store: FeatureStore, data: ProbeData, task: str) -> FeatureStore:
         """Return a store of the changed vectors."""
         if self == Reading():
             return store
         rows = np.array(store.rows)
-        units = rows if self.normalise is None else data.units(self.normalise, task)[rows]
+        units = None if self.normalise is None else data.units(self.normalise, task)
+        of_row = np.array([]) if units is None else units[rows]
         values: dict[str, Any] = {name: np.array(each, np.float32) for name, each in store.values.items()}
         for name, vectors in values.items():
-            for unit in np.unique(units) if self.normalise is not None else ():
-                of_unit = np.concatenate([np.r_[store.span(row)] for row in rows[units == unit].tolist()])
+            for unit in np.unique(of_row):
+                of_unit = np.concatenate([np.r_[store.span(row)] for row in rows[of_row == unit].tolist()])
                 vectors[of_unit] -= vectors[of_unit].mean(0)
                 vectors[of_unit] /= np.maximum(vectors[of_unit].std(0), _LEAST_DEVIATION)
             if self.frames_around:

@@ -41,9 +41,10 @@ Augmentation = Literal["none", "light", "v1", "v2"]
 
 _JITTERED_SHARE = 60 / 64  # side of a crop relative to the patch's: 60 of 64 pixels, as in the paper
 FRAMELESS = ("none", "light")  # augmentation that shows whole patches
-_DRAWS = {"light": 3, "v1": 2, "v2": 8}  # number of uniform random numbers per patch
+_DRAWS = {"light": 6, "v1": 2, "v2": 8}  # number of uniform random numbers per patch
 _COLOUR_DROP_SHARE = 0.8
 _STRENGTH = 0.6  # brightness, contrast, colour and sharpness are multiplied by 1 - this to 1 + this
+_LOG_LIGHT, _LOG_CAST, _GREY_SHARE = 0.8, 0.4, 0.3  # of `light`
 _FEWEST_BITS, _MOST_BITS = 2, 4  # bits of a pixel after posterisation
 _LEVEL = 1 / 255  # difference of neighbouring levels in uint8 images
 _GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R 601-2)
@@ -62,8 +63,8 @@ class PatchAugmentation:
       and one of AutoAugment's movements (rotation, shear or shift along either axis) with probability 0.8. It loses two
       of its three colour channels with probability 0.8. The paper names colour dropping, mirroring and AutoAugment's
       operations; we chose the operations, amounts and probabilities. Changes of light do not affect the frame.
-    - `light`: brightness, contrast and colour of a patch change by amounts of their own, without a frame. So patches of
-      an image cannot be told from those of others by the light alone.
+    - `light`: the light of a patch changes by amounts of its own (`vary_light`), without a frame. So the light does not
+      tell the patches of an image from those of others.
     - `none`: patches are not changed.
 
     Args:
@@ -91,7 +92,7 @@ class PatchAugmentation:
         patch_draws = rearrange(draws, "b (h w d) -> d b h w", h=num_rows, w=num_columns)
         if self.crop_size is None:
             patches = rearrange(self.grid.patches(images), "b h w c p q -> (b h w) c p q")
-            patches = vary_light(patches, rearrange(2 * patch_draws - 1, "d b h w -> d (b h w) 1 1 1"))
+            patches = vary_light(patches, rearrange(patch_draws, "d b h w -> d (b h w)"))
             return rearrange(patches, "(b h w) c p q -> b h w c p q", b=len(images), h=num_rows)
         slack = self.grid.patch_size - self.crop_size + 1
         # The clamp is needed because float32 rounds a number just below 1 to 1.
@@ -226,11 +227,19 @@ def stretch(x: Tensor, amount: Tensor) -> Tensor:
     return torch.where(is_flat, x, (x - low) / torch.where(is_flat, 1.0, high - low))
 
 
-def vary_light(x: Float[Tensor, "n C P P"], amounts: Float[Tensor, "3 n 1 1 1"]) -> Float[Tensor, "n C P P"]:
-    """Change brightness, contrast and colour of every patch by its own amounts in [-1, 1)."""
-    for change, amount in zip((brightness, contrast, colour), amounts, strict=True):
-        x = change(x, amount)
-    return x
+def vary_light(x: Float[Tensor, "n C P P"], draws: Float[Tensor, "6 n"]) -> Float[Tensor, "n C P P"]:
+    """Multiply brightness, each of at most three channels, and contrast of a patch; three in ten become grey.
+
+    The logarithms of the factors are uniform, up to 0.8 for brightness and contrast, and 0.4 for channels. `draws` are
+    numbers in [0, 1) for brightness, contrast, grey and the channels. Pixels may leave [0, 1].
+    """
+    amounts = rearrange(2 * draws - 1, "d n -> d n 1 1 1")
+    casts = rearrange(amounts[3:], "c n 1 1 1 -> n c 1 1")[:, : x.shape[1]]
+    x = x * (_LOG_LIGHT * amounts[0] + _LOG_CAST * casts).exp()
+    middle = reduce(x, "n c p q -> n 1 1 1", "mean")
+    x = middle + (x - middle) * (_LOG_LIGHT * amounts[1]).exp()
+    is_grey = rearrange(draws[2] < _GREY_SHARE, "n -> n 1 1 1")
+    return torch.where(is_grey, reduce(x, "n c p q -> n 1 p q", "mean"), x)
 
 
 OPERATIONS = (brightness, contrast, colour, sharpness, posterise, solarise, stretch)

@@ -54,16 +54,9 @@ class RecordingProbeData(ProbeData):
         ids = self.corpus.group_ids[self.recording]
         return self.recording if task == self.corpus.nouns[0] or (ids < 0).any() else ids
 
-    def units(self, kind: str, task: str) -> np.ndarray:  # noqa: D102
-        group = self.corpus.nouns[0]
-        ids = self.corpus.group_ids[self.recording]
-        if kind == "recording":
-            return self.recording
-        if task == group:
-            raise ValueError(f"`normalise`={kind} takes out the {group}, the task itself: choose recording, or nothing")
-        if (ids < 0).any():
-            raise ValueError(f"`normalise`={kind}: {(ids < 0).sum()} {self.unit}s have no {group}: choose recording")
-        return ids
+    def units(self, kind: str, task: str) -> np.ndarray | None:  # noqa: D102
+        ids = self.corpus.group_ids[self.recording] if kind == "speaker" else self.recording
+        return None if (ids < 0).any() or (kind == "speaker" and task == self.corpus.nouns[0]) else ids
 
     def sources(self) -> np.ndarray:  # noqa: D102
         return self.recording

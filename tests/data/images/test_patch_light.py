@@ -79,15 +79,23 @@ def test_patches_of_one_colour_and_of_few_pixels() -> None:
         torch.testing.assert_close(changed, flat)
 
 
-def test_light_changes_every_patch_by_amounts_of_its_own() -> None:
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_light_changes_every_patch_by_amounts_of_its_own(num_channels: int) -> None:
     grid, keys = PatchGrid(8, 4), np.array([3, 7])
-    x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    augmentation = PatchAugmentation("light", grid, torch.zeros(3))
-    patches, amounts = augmentation(x, keys), 2 * keyed_uniforms(keys, 27).reshape(2, 3, 3, 3) - 1
+    x = torch.rand(2, num_channels, 16, 16, generator=torch.Generator().manual_seed(0))
+    augmentation = PatchAugmentation("light", grid, torch.zeros(num_channels))
+    found, draws = augmentation(x, keys), keyed_uniforms(keys, 54).reshape(2, 3, 3, 6)
+    num_grey = 0
     for b, row, column in np.ndindex(2, 3, 3):
-        expected = grid.patches(x)[b, row, column]
-        for change, amount in zip((brightness, contrast, colour), amounts[b, row, column].tolist(), strict=True):
-            expected = ORACLES[change](expected, amount)
-        torch.testing.assert_close(patches[b, row, column], expected, rtol=0, atol=1e-3)
+        brightness_draw, contrast_draw, grey_draw, *casts = draws[b, row, column]
+        patch = grid.patches(x)[b, row, column].double().numpy() * np.exp(0.8 * (2 * brightness_draw - 1))
+        for channel, cast in zip(patch, casts, strict=False):
+            channel *= np.exp(0.4 * (2 * cast - 1))
+        patch = patch.mean() + (patch - patch.mean()) * np.exp(0.8 * (2 * contrast_draw - 1))
+        if grey_draw < 0.3:
+            num_grey += 1
+            patch[:] = patch.mean(0)
+        np.testing.assert_allclose(found[b, row, column], patch, atol=1e-5)
+    assert 0 < num_grey < 18
     assert augmentation.crop_size is None
     assert torch.equal(augmentation.unaugmented(x), grid.patches(x))
