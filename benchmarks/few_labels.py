@@ -180,12 +180,12 @@ ROWS = {
         **PICTURES,
         recipe=PHOTOS,
         number=5,
-        feature="c_grid",
+        feature="z_grid",
         probed=sources.photographs_of_other_classes,
         numbers=(1, 2, 5, 10, 20),
     ),
     "photographs, 20 of a class": Row(
-        **PICTURES, recipe=PHOTOS, number=20, feature="c_grid", probed=sources.photographs_of_other_classes
+        **PICTURES, recipe=PHOTOS, number=20, feature="z_grid", probed=sources.photographs_of_other_classes
     ),
     "CIFAR-10, 5 of a class": Row(**PICTURES, recipe=CIFAR, number=5, feature="c", numbers=(5, 20, 100, 500)),
     "CIFAR-10, 20 of a class": Row(**PICTURES, recipe=CIFAR, number=20, feature="c"),
