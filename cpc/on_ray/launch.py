@@ -55,12 +55,12 @@ def launch(
         ray = import_ray()
         remote = ray.remote(max_concurrency=2)(_Machine)  # `stop` must run while `read` waits
         actors = [remote.options(**actor_options).remote() for actor_options in options]
-        node_ids, meetings, gpus = zip(*ray.get([actor.place.remote() for actor in actors]), strict=True)
+        node_ids, addresses, gpus = zip(*ray.get([actor.place.remote() for actor in actors]), strict=True)
         nodes = group_by_node(node_ids)
         starts = []
         for number, ranks in enumerate(nodes):
             visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu for rank in ranks for gpu in gpus[rank])}
-            starts.append((actors[ranks[0]], meetings[0] | visible | {"NODE_RANK": str(number)}))
+            starts.append((actors[ranks[0]], addresses[0] | visible | {"NODE_RANK": str(number)}))
         trainer = [f"--trainer.devices={len(nodes[0])}", f"--trainer.num_nodes={len(nodes)}"]
         ray.get([actor.start.remote([*command, *trainer], each, os.getcwd()) for actor, each in starts])
         if code := _follow_all(ray, [actor for actor, _ in starts]):
@@ -88,8 +88,8 @@ class _Machine:
         """Return the id of the machine, where ranks could meet on it, and the indices of the reserved GPUs."""
         ray = import_ray()
         with socket.create_server(("", 0)) as server:
-            meeting = {"MASTER_ADDR": ray.util.get_node_ip_address(), "MASTER_PORT": str(server.getsockname()[1])}
-        return ray.get_runtime_context().get_node_id(), meeting, [str(gpu) for gpu in ray.get_gpu_ids()]
+            address = {"MASTER_ADDR": ray.util.get_node_ip_address(), "MASTER_PORT": str(server.getsockname()[1])}
+        return ray.get_runtime_context().get_node_id(), address, [str(gpu) for gpu in ray.get_gpu_ids()]
 
     def start(self, command: list[str], environment: dict[str, str], folder: str) -> None:
         enter(folder)

@@ -145,7 +145,7 @@ class Comparison:
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
         rows = np.unique(np.concatenate([task.rows for task in tasks]))
         for extractor in extractors:
-            store = self.reading.of(self._store(extractor, rows), self.probe_data, tasks[0].name)
+            store = self.reading.change(self._store(extractor, rows), self.probe_data, tasks[0].name)
             for (feature, name), task in product(names.items(), tasks):
                 self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
                 answers[name, task.name] += _classified(task, store, feature, self._fit(name, task))

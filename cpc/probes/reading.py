@@ -1,4 +1,4 @@
-"""What a probe of frames reads of a feature: the vectors, or also what is around them. T vectors, D feature dim."""
+"""Changes of features before probes read them: normalisation, and neighbours of a frame. T vectors, D feature dim."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -43,24 +43,24 @@ class Reading:
             return
         raise ValueError(f"`normalise`={unit}, `frames_around`={self.frames_around}: {found}")
 
-    def of(self, store: FeatureStore, data: ProbeData, task: str) -> FeatureStore:
+    def change(self, store: FeatureStore, data: ProbeData, task: str) -> FeatureStore:
         """Return a store of the changed vectors."""
         if self == Reading():
             return store
         rows = np.array(store.rows)
         units = None if self.normalise is None else data.units(self.normalise, task)
-        of_row = np.array([]) if units is None else units[rows]
+        unit_by_row = np.array([]) if units is None else units[rows]
         values: dict[str, Any] = {name: np.array(each, np.float32) for name, each in store.values.items()}
         for name, vectors in values.items():
-            for unit in np.unique(of_row):
-                of_unit = np.concatenate([np.r_[store.span(row)] for row in rows[of_row == unit].tolist()])
-                vectors[of_unit] -= vectors[of_unit].mean(0)
-                vectors[of_unit] /= np.maximum(vectors[of_unit].std(0), _LEAST_DEVIATION)
+            for unit in np.unique(unit_by_row):
+                places = np.concatenate([np.r_[store.span(row)] for row in rows[unit_by_row == unit].tolist()])
+                vectors[places] -= vectors[places].mean(0)
+                vectors[places] /= np.maximum(vectors[places].std(0), _LEAST_DEVIATION)
             if self.frames_around:
-                values[name] = np.concatenate([self._with_neighbours(vectors[store.span(row)]) for row in store.rows])
-        return store.with_values(values)
+                values[name] = np.concatenate([self._neighbours(vectors[store.span(row)]) for row in store.rows])
+        return store.replaced(values)
 
-    def _with_neighbours(self, vectors: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T F"]:
+    def _neighbours(self, vectors: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T F"]:
         num = self.frames_around
         places = np.arange(len(vectors))[:, None] + np.arange(-num, num + 1)
         return vectors[places.clip(0, max(len(vectors) - 1, 0))].reshape(len(vectors), -1)

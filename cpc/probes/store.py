@@ -125,7 +125,7 @@ class FeatureStore:
         """Return the slice of the vectors of an observation."""
         return self._spans[row]
 
-    def with_values(self, values: Mapping[str, Any]) -> "FeatureStore":
+    def replaced(self, values: Mapping[str, Any]) -> "FeatureStore":
         """Return the store with other vectors of the same observations."""
         store = copy(self)
         store.values = values

@@ -34,7 +34,7 @@ class Nothing(FeatureExtractor):
 
 def read(**options: Any) -> np.ndarray:
     store = FeatureStore(Nothing(), ROWS, NUM_VECTORS, {"c": VALUES})
-    found = Reading(**options).of(store, Corpus(), "phones")
+    found = Reading(**options).change(store, Corpus(), "phones")
     assert [found.span(row) for row in ROWS.tolist()] == [store.span(row) for row in ROWS.tolist()]
     np.testing.assert_array_equal(store.values["c"], VALUES)
     return found.values["c"]

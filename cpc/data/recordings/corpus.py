@@ -97,7 +97,7 @@ class RecordingCorpus(MapStyleCorpus):
 
     @cached_property
     def training_augmenter(self) -> Any:
-        """What changes training windows; None: they are not changed."""
+        """Augmentation of training windows, which changes a window by a key; None: no augmentation."""
         return None if self.augmenter is None else self.augmenter()
 
     @property
