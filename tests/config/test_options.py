@@ -28,7 +28,7 @@ from cpc.pretraining.command import typed_option
 DATA = (Audio, Images, Text, Sentences, Frames)
 # Options whose number has no least value, or may be zero. All others are refused zero and -1.
 MAY_BE_NEGATIVE = {"speaker_level", "split_level", "threshold"}
-OTHERS = ("seed", "port", "valid_share", "test_share", "gpus_per_rank", "max_ram_gb", "cpc_weights")
+OTHERS = ("seed", "port", "valid_share", "test_share", "gpus_per_rank", "max_ram_gb", "cpc_weights", "frames_around")
 MAY_BE_ZERO = {*MAY_BE_NEGATIVE, *OTHERS}
 
 

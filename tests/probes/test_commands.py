@@ -57,7 +57,7 @@ def test_probe(
     report = json.loads((tmp_path / "elsewhere.json").read_text())
     assert report["data"]["num_skipped"] == 1
     protocol = report["protocol"]
-    assert protocol["probe"] == {"l2": 3.0}
+    assert protocol["probe"] == {"l2": 3.0, "normalise": None, "frames_around": 0}
     assert (protocol["precision"], protocol["dtype"], protocol["device"]) == ("bfloat16", "float16", "cpu")
     assert protocol["train_minutes"] == 0.04
     task = report["tasks"]["first"]["protocol"]

@@ -65,7 +65,7 @@ def test_every_result_stands_beside_the_bound(measured: Callable[..., Any], tmp_
     assert report["tasks"]["first"]["results"]["cpc"]["num_test"] == 12
     assert report["bound"] == [BOUND]
     assert report["model"]["step"] == 7
-    assert report["protocol"]["probe"] == {"l2": None}
+    assert report["protocol"]["probe"] == {"l2": None, "normalise": None, "frames_around": 0}
     assert all(penalty > 0 for penalty in phones["cpc"]["l2"])
     assert report["protocol"]["features"]["cpc"]["dim"] == 10
     assert report["protocol"]["features"]["cpc_z"]["dim"] == 12
