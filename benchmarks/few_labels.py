@@ -220,7 +220,7 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     whole = Task(probe_data=data, **row.task)
     task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
     networks: dict[str, Any] = {**(data.supervised or {}), "seconds": None, "num_epochs": None, "seed": seed}
-    networks |= {"num_steps": row.num_steps, "held_out_share": 0.2}
+    networks |= {"num_steps": row.num_steps, "held_out_share": 0.2, "augment": True}
     comparison = Comparison(
         data,
         features=[row.feature, *filter(None, [row.hand])],

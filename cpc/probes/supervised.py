@@ -55,6 +55,7 @@ class SupervisedProtocol:
             is a LayerNorm without weights.
         held_out_share: share of the labels of each class that is not trained on; the network returns to the weights
             with the lowest loss on it, of twenty in the budget. 0 keeps the last weights.
+        augment: change windows of recordings as pretraining did; images are always cut and mirrored as in pretraining.
         seed: seed of weights and batches.
     """
 
@@ -69,6 +70,7 @@ class SupervisedProtocol:
     warmup_share: Dropout = 0.1  # below 1: then no step would be left in which the rate falls
     norm: Literal["first_batch", "layer"] = "first_batch"
     held_out_share: Dropout = 0.0
+    augment: bool = False
     seed: Seed = 0
 
     def __post_init__(self) -> None:

@@ -80,7 +80,7 @@ class RecordingProbeData(ProbeData):
         model.initialise_from(windows)
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
-        """Yield batches of windows that are cut from recordings at random, and changed as in pretraining."""
+        """Yield batches of windows that are cut from recordings at random."""
         encoder = model.encoder
         window_samples = protocol.window_latents * encoder.hop_samples
         dataset = WindowDataset(
@@ -89,7 +89,7 @@ class RecordingProbeData(ProbeData):
             self.recording[rows],
             labels=lambda row, start, num_latents: labels(row, encoder, start, num_latents),
             num_latents=int(encoder.num_latents(window_samples)),
-            augmenter=self.corpus.training_augmenter,
+            augmenter=self.corpus.training_augmenter if protocol.augment else None,
             has_missing=self.corpus.has_missing,
         )
         stream = UniformBatches(**dataset.draws, batch_size=protocol.batch_size, seed=protocol.seed)

@@ -144,7 +144,8 @@ class SignalProbeData(RecordingProbeData):
         return self.corpus.samples.read(int(self.recording[row]), int(self.start[row]), num_samples)
 
     def _batches_of_windows(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
-        rng, augmenter = np.random.default_rng(protocol.seed), self.corpus.training_augmenter
+        rng = np.random.default_rng(protocol.seed)
+        augmenter = self.corpus.training_augmenter if protocol.augment else None
         num_latents = model.encoder.num_latents(self.window_samples)
         for _ in itertools.count():
             chosen = rng.choice(rows, protocol.batch_size)

@@ -78,7 +78,9 @@ def test_training_and_networks_with_labels_read_turned_windows(tmp_path: Path) -
         probe_data = probed.probe_data(model.encoder, opened(probed, model.encoder))
         labels = probe_data.labels("label", np.arange(6))
         codes = lambda row, times, start, num: labels.codes(row, {"0": 0, "1": 1}, times, start, num)  # noqa: B023, E731
-        shown = next(probe_data.batches(np.arange(6), codes, model, SupervisedProtocol(window_latents=20)))
+        protocols = [SupervisedProtocol(window_latents=20, augment=augment) for augment in (True, False)]
+        shown, plain = (next(probe_data.batches(np.arange(6), codes, model, each)) for each in protocols)
+        assert (plain.x[:, None] == torch.from_numpy(x[:6])).all((2, 3)).any(1).all()
         norms = torch.from_numpy(x[:6]).norm(dim=2)
         nearest = (shown.x.norm(dim=2)[:, None] - norms).abs().amax(2).min(1)
         assert nearest.values.max() < 1e-5
