@@ -129,8 +129,7 @@ class ClassTableLoss(Loss):
 
     def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
         """Return only the full softmax."""
-        if tuple(extra) not in ((), ("mixed_excluding",)):
-            raise ValueError(f"model.extra_strategies choose negatives, but {type(self).__name__} has none")
+        Choices(((), ("mixed_excluding",))).check(f"model.extra_strategies of {type(self).__name__}", tuple(extra))
         return (FULL_SOFTMAX,)
 
     def connect(self, encoder: Any, context: Any) -> int:

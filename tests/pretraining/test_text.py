@@ -230,7 +230,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         model__loss__init_args__sampler__init_args__num_classes=31,
     )
     refused("model.num_chunks=2 does not work with text", model__num_chunks=2)
-    refused("model.extra_strategies choose negatives", model__extra_strategies=["sequence_only"])
+    refused("model.extra_strategies of .* is not one of", model__extra_strategies=["sequence_only"])
     refused(
         "optimiser='adam' does not support a table with has_sparse_gradients=True",
         model__loss__init_args__table__has_sparse_gradients=True,

@@ -48,8 +48,8 @@ def info_nce_rows(
     if compute == "reference":
         return info_nce_definition(queries, candidates, rows, drawn, bias)
     dtype = score_dtype(queries)
-    if dtype == torch.float64 and compute not in ("auto", "float32"):
-        raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
+    if dtype == torch.float64:
+        Choices(("auto", "float32")).check("for queries of float64, compute", compute)
     blocks, num_negatives, is_used = layout_of(rows)
     loss, loss_nats, accuracy = tiled_loss(
         queries,
