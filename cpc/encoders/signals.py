@@ -262,7 +262,7 @@ class SignalLayer(NormedConvolution):
         return x.relu() * is_known, is_known
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
-        num_outputs = -(-x.shape[1] // self.stride)
+        num_outputs = (x.shape[1] + self.stride - 1) // self.stride  # ONNX rounds negative quotients towards zero
         length = (num_outputs - 1 + -(-weight.shape[2] // self.stride)) * self.stride
         blocks = F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
         return convolve_blocks(blocks, weight, bias, self.stride)
