@@ -48,6 +48,9 @@ def allowed_matrix(
         group_id: the speaker of each sequence, -1 if unknown; the same-speaker strategies need it.
         candidate_sequence_id: ids of the sequences that supply candidates; None: `sequence_id`.
         candidate_group_id: the speakers of these sequences.
+
+    Raises:
+        ValueError: if the strategy is unknown, or is a same-speaker strategy and a speaker is unknown.
     """
     arguments = {"sequence_id": sequence_id, "group_id": group_id}
     arguments |= {"candidate_sequence_id": candidate_sequence_id, "candidate_group_id": candidate_group_id}

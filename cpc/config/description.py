@@ -49,6 +49,10 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
         description: description from `describe`.
         trusted_packages: packages whose classes the description may name.
         kind: required base class.
+
+    Raises:
+        ValueError: if a class is unknown or outside the trusted packages, or does not accept the arguments; the errors
+            of `without_removed`.
     """
     description = without_removed(description)
     path = description.get("class_path")

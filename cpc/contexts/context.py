@@ -51,7 +51,11 @@ class Context(nn.Module):
 
     @checked
     def connect(self, input_dim: Count) -> None:
-        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder."""
+        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder.
+
+        Raises:
+            ValueError: if the context is already connected with another width, or the width is below 1.
+        """
         self.dim, input_dim = plain((self.dim, input_dim))  # torch's recurrent layers refuse numpy's numbers
         if self.input_dim == input_dim:
             return

@@ -82,7 +82,11 @@ class AudioEncoder(WaveformEncoder):
         self.shortest_samples = shortest  # then every layer has an input besides padding
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Encode waveforms, which must be long enough for one latent."""
+        """Encode waveforms into latents.
+
+        Raises:
+            ValueError: if `x` is too short for a single latent.
+        """
         return self.layers(self._frames(x)).relu()
 
     def num_latents(self, num_samples: Samples) -> Samples:
@@ -98,6 +102,9 @@ class AudioEncoder(WaveformEncoder):
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
 
         Layers are set one after the other.
+
+        Raises:
+            ValueError: the errors of `forward`; also if the audio is constant or not finite.
         """
         initialise_layers(self.layers, self._frames(x))
 

@@ -99,7 +99,11 @@ class PatchEncoder(Encoder):
         return torch.rand(batch + 1, self.num_channels, *sides, generator=generator)
 
     def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
-        """Encode images, or patches that are already cut, with pixels in [0, 1]."""
+        """Encode images, or patches that are already cut, with pixels in [0, 1].
+
+        Raises:
+            ValueError: if the number of channels is not that of the trunk, or the grid does not fit the images.
+        """
         features = self.trunk(self._pixels(x))
         if self.fully_convolutional:
             cell = self.trunk.stride

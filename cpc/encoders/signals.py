@@ -161,7 +161,11 @@ class SignalEncoder(Encoder):
         return torch.where(torch.rand(x.shape, generator=generator) < 0.1, math.nan, x)
 
     def set_channels(self, names: Sequence[str] | None, units: Sequence[str] | None) -> None:
-        """Set names, each once, and units of the channels; None if they are unknown."""
+        """Set names, each once, and units of the channels; None if they are unknown.
+
+        Raises:
+            ValueError: if they are not one string for each channel, or two channels have one name.
+        """
         for argument, values in (("channel_names", names), ("units", units)):
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             if values is not None and not (
@@ -179,6 +183,9 @@ class SignalEncoder(Encoder):
         """Set the statistics of each channel: mean, deviation, and floor of local deviations, in signal units.
 
         A channel that is constant in the training split keeps deviation and floor 1.
+
+        Raises:
+            ValueError: if a number is not finite, or a deviation is negative.
         """
         values = [torch.as_tensor(value, dtype=torch.float64) for value in (mean, std, floor)]
         for name, value, least in zip(("mean", "std", "floor"), values, (-math.inf, 0, 0), strict=True):
@@ -193,7 +200,11 @@ class SignalEncoder(Encoder):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S I"]) -> None:
-        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only)."""
+        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
+
+        Raises:
+            ValueError: the errors of `forward`; also if the signals are constant.
+        """
         hidden, is_known = self._front(x)
         for layer in self.layers:
             layer.initialise_from(hidden)  # type: ignore[operator]

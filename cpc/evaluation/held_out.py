@@ -47,6 +47,9 @@ def held_out_bounds(
         gather: returns the tally of all ranks from that of this rank; None: there is one rank.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
         on_protocol: called with each protocol, and the model's output for each of its batches.
+
+    Raises:
+        ValueError: if a strategy leaves a row without negatives.
     """
     tallies = {protocol: BoundTally(model.steps) for protocol in protocols}
     generators = {protocol: torch.Generator().manual_seed(held_out.seed) for protocol in tallies}

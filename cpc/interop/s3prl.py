@@ -49,6 +49,9 @@ class UpstreamExpert(nn.Module):
         Returns:
             `hidden_states`, of which s3prl takes a weighted sum: z and c, each `[B, T, D]`, padded with zeros, or only
             c if their widths differ. `last_hidden_state` is c.
+
+        Raises:
+            ValueError: if a waveform is too short for a frame.
         """
         encoded = [self.model.encode(wav[None])[:2] for wav in wavs]
         z, c = (pad_sequence([x[0] for x in features], batch_first=True) for features in zip(*encoded, strict=True))

@@ -152,6 +152,9 @@ class ClassTableLoss(Loss):
         There is a row for every valid t whose class k steps ahead, `labels[:, t + k - 1]`, is known (not negative). All
         rows share one draw if the sampler shares draws. N is the number of candidates: n for the full softmax; for a
         sampled softmax, the positive and N - 1 drawn classes. All ranks must call this.
+
+        Raises:
+            ValueError: if there are too few labels for the furthest step, or no class is known.
         """
         strategy = self.objective if measure is None else measure.strategy
         Choices((self.objective, FULL_SOFTMAX)).check("strategy", strategy)

@@ -37,7 +37,11 @@ class Run(_Folder):
         return {"run_dir": str(self), "bounds": list(last.values())}
 
     def figure(self) -> "Figure":
-        """Return a figure of the bound over training, which has a record, by split and strategy."""
+        """Return a figure of the bound over training, with a panel for each split and strategy.
+
+        Raises:
+            ValueError: if the run has no record yet.
+        """
         if not (bounds := self.bounds):
             raise ValueError(f"{self} has no bound.jsonl with records: is it the folder of a run?")
         return drawn(partial(_draw, bounds))

@@ -44,7 +44,7 @@ class Reading:
         raise ValueError(f"`normalise`={unit}, `frames_around`={self.frames_around}: {found}")
 
     def change(self, store: FeatureStore, data: ProbeData, task: str) -> FeatureStore:
-        """Return a store of the changed vectors."""
+        """Return a store of the changed vectors, which lie in memory, whatever the size."""
         if self == Reading():
             return store
         rows = np.array(store.rows)
@@ -54,8 +54,8 @@ class Reading:
         for name, vectors in values.items():
             for unit in np.unique(unit_by_row):
                 places = np.concatenate([np.r_[store.span(row)] for row in rows[unit_by_row == unit].tolist()])
-                vectors[places] -= vectors[places].mean(0)
-                vectors[places] /= np.maximum(vectors[places].std(0), _LEAST_DEVIATION)
+                chosen = vectors[places]
+                vectors[places] = (chosen - chosen.mean(0)) / np.maximum(chosen.std(0), _LEAST_DEVIATION)
             if self.frames_around:
                 values[name] = np.concatenate([self._neighbours(vectors[store.span(row)]) for row in store.rows])
         return store.replaced(values)

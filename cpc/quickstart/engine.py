@@ -29,6 +29,9 @@ def quickstart(
     Returns:
         The content of report.json: accuracies in percent by task and representation, with 95 % intervals under
         `TASK_interval`; the bound of each study, under `runs`; and the seconds of each stage.
+
+    Raises:
+        ValueError: if `out` already holds a quickstart, an extra is not installed, or the device cannot be used.
     """
     device = find_device(device)
     if earlier := [str(out / name) for name in ("report.json", *recipe.studies) if (out / name).exists()]:
