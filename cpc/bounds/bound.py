@@ -15,6 +15,7 @@ from torch import Tensor
 from cpc.bounds.gaussian import advice, information_at_bound_nats, is_biased, is_saturated
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, interpretation
 from cpc.config.argument_rules import Range
+from cpc.contexts.grid import is_on_grid
 from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
 from cpc.losses.output import ContrastiveOutput
@@ -76,7 +77,7 @@ class Bound:
     def is_bound(self) -> bool:
         """Whether `mi_bound_nats` is a lower bound. It is none on grids, or if sampled negatives repeat often."""
         repeats = self._most_draw_excess_nats > MOST_DRAW_EXCESS_NATS
-        return bounds_information(self.strategy) and not any(self.directions) and not repeats
+        return bounds_information(self.strategy) and not is_on_grid(self.directions) and not repeats
 
     @property
     def information_for_gaussians_nats(self) -> list[float]:
@@ -101,7 +102,7 @@ class Bound:
             return "entropy of the classes - cross-entropy, lower bound on I(class; c)"
         if self.strategy in OBJECTIVES:
             return f"log N - loss of {self.strategy}, not a bound on I(class; c)"
-        return interpretation(self.strategy, any(self.directions), self._most_draw_excess_nats)
+        return interpretation(self.strategy, is_on_grid(self.directions), self._most_draw_excess_nats)
 
     @property
     def _most_draw_excess_nats(self) -> float:

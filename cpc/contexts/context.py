@@ -25,7 +25,7 @@ class Context(nn.Module):
     A subclass defines `state_shapes`, `_allocate` and `_encode`. It must guarantee three things: c_t depends only on
     z_<=t, sequences of a batch do not affect each other, and `state` is the only memory between calls. If chunks of a
     sequence are then encoded one after the other, each with the state of the previous chunk, the result is the contexts
-    of the whole sequence.
+    of the whole sequence. A context that `reads_ahead` guarantees only the second.
 
     Attributes:
         dim: width of the contexts.
@@ -33,6 +33,7 @@ class Context(nn.Module):
         directions: directions of time; sequences have one direction, without a name.
         latents: shape of the latents, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`; must match the encoder.
         has_bounded_state: whether the size of the state does not grow with the length of the sequence.
+        reads_ahead: whether c_t depends on later latents, so that a recording is encoded as a whole.
     """
 
     dim: int
@@ -40,6 +41,7 @@ class Context(nn.Module):
     directions: tuple[str, ...] = ("",)
     latents: Literal["sequences", "grids"] = "sequences"
     has_bounded_state: bool = True
+    reads_ahead: bool = False
 
     @property
     @abstractmethod

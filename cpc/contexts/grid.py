@@ -3,6 +3,7 @@
 B images, H rows and W columns of patches, T rows and S columns in a direction of time, D latent dim.
 """
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import torch
@@ -29,8 +30,15 @@ def restore(grid: Float[Tensor, "B T S D"], direction: str) -> Float[Tensor, "B 
 
 
 def columns(latents: Num[Tensor, "B ... D"], direction: str) -> Num[Tensor, "S T D"]:
-    """Return the columns of grids as sequences, image by image; without a direction, return sequences unchanged."""
-    return rearrange(orient(latents, direction), "b t s d -> (b s) t d") if direction else latents
+    """Return the columns of grids as sequences, image by image, or sequences in a direction of time."""
+    if direction in DIRECTIONS:
+        return rearrange(orient(latents, direction), "b t s d -> (b s) t d")
+    return latents.flip(1) if direction == "backward" else latents
+
+
+def is_on_grid(directions: Iterable[str]) -> bool:
+    """Return whether directions of time are those of grids."""
+    return not set(DIRECTIONS).isdisjoint(directions)
 
 
 def is_grid(latents: Float[Tensor, "B ... D"]) -> bool:

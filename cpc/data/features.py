@@ -30,7 +30,7 @@ class Features:
 
     Features do not depend on other files, except for rounding if files are encoded together. Long files are encoded in
     chunks in bounded memory: chunks of the encoder overlap, and the context carries its state. The result is the same
-    as for the whole file at once.
+    as for the whole file at once. A context that reads ahead gets all latents of a file at once.
 
     Args:
         kind: `z` latents; `c` contexts; `zc` both concatenated, so that one pass over the audio serves two probes;
@@ -77,6 +77,7 @@ class Features:
         self.device = next((each.device for each in self._network.parameters()), torch.device(device or "cpu"))
         self.precision = precision
         self.has_context = self._context is not None
+        self.reads_ahead = getattr(self._context, "reads_ahead", False)
         self.latent_dim: int = self._encoder.dim
         self.dim: int = (self.latent_dim if kind != "c" else 0) + (self._context.dim if self._context else 0)
         self.hop_samples: int = self._encoder.hop_samples
@@ -107,19 +108,25 @@ class Features:
 
     def __call__(self, wave: np.ndarray) -> np.ndarray:
         """Return the features `[T, D]` float32 of a whole file `[S]`; T is 0 if the file is too short for a frame."""
-        pieces = list(self.stream([wave]))
-        return np.concatenate(pieces) if pieces else np.zeros((0, self.dim), np.float32)
+        return self._joined([wave])
 
     def stream(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield the features of a file in pieces `[t, D]`; `blocks` are its samples, in blocks of any size."""
         with self.frozen():
-            state = None
-            for latents in self._latents(blocks):
+            state, pieces = None, self._latents(blocks)
+            if self.reads_ahead and (whole := list(pieces)):
+                pieces = iter([torch.cat(whole, 1)])
+            for latents in pieces:
                 frames, state = self._frames(latents, state)
                 yield rearrange(frames, "1 t d -> t d").cpu().numpy()
 
     def together(self, files: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
-        """Return the features of several files, equal up to rounding; contexts of all take one pass."""
+        """Return the features of several files, equal up to rounding; contexts of all take one pass.
+
+        A context that reads ahead would read padding, so then each file takes its own pass.
+        """
+        if self.reads_ahead:
+            return [self._joined(blocks) for blocks in files]
         with self.frozen():
             nothing = torch.zeros(1, 0, self.latent_dim, device=self.device)
             latents = [torch.cat([nothing, *self._latents(blocks)], 1)[0] for blocks in files]
@@ -132,6 +139,9 @@ class Features:
         with self.frozen():
             frames, _ = self._frames(self._encode(x), None)
         return frames.cpu().numpy()
+
+    def _joined(self, blocks: Iterable[np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *self.stream(blocks)])
 
     @torch.inference_mode()
     def _frames(self, latents: Float[Tensor, "B T Z"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:

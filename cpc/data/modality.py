@@ -40,6 +40,7 @@ class Modality(ABC):
         local_options: fields that depend on the machine; they are not saved with a model.
         predicts: target of the loss: `latents`, or `classes` of the following symbols.
         are_rows_known: True if the sequences and lengths of batches are known without reading observations.
+        is_whole: True if probes encode whole recordings without padding, so that contexts may read ahead.
         is_continuous: True if each batch continues where the previous one ended, so that contexts are carried over.
         num_workers: loader processes; 0 loads in the training process.
     """
@@ -53,6 +54,7 @@ class Modality(ABC):
     local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "cache_gb", "skip_bad", "num_workers")
     predicts: ClassVar[Literal["latents", "classes"]] = "latents"
     are_rows_known: ClassVar[bool] = False
+    is_whole: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = False
     num_workers: ClassVar[int] = 0
 
@@ -97,6 +99,9 @@ class Modality(ABC):
             legal = "Contrastive" if self.predicts == "latents" else "ClassTableLoss"
             found = f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}"
             raise ValueError(f"{found}, but for data of {self.name} it must predict {self.predicts}, as {legal} does")
+        if getattr(model.context, "reads_ahead", False) and not self.is_whole:
+            found = f"model.context is {type(model.context).__name__}, which reads ahead"
+            raise ValueError(f"{found}, but {self.name} come in chunks or with padding: choose a causal context, as GRU")
         if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # a user's class may lack it
             found = f"model.predictor is {type(model.predictor).__name__}, which reads past contexts"
             kept = f"batches of {self.name} keep only the state of the context: choose cpc.predictors.Bilinear"

@@ -15,6 +15,7 @@ from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.sequences import mean_baseline, scored_rows
 from cpc.candidates import bounds_information, interpretation
 from cpc.config.argument_rules import Choices
+from cpc.contexts.grid import is_on_grid
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
 from cpc.losses import EvalProtocol
@@ -86,7 +87,7 @@ class HeldOutEstimates:
         nats, errors = zip(*estimates, strict=True)
         num_rows = [sum(tally.num_rows) for tally in tallies]
         counts = zip(self.num_candidates[protocol, name], num_rows, strict=True)
-        is_grid = any(step.direction for step in self.model.steps)
+        is_grid = is_on_grid(step.direction for step in self.model.steps)
         is_bound = bounds_information(protocol.strategy) and not is_grid
         return {
             "estimator": name,

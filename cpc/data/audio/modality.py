@@ -43,6 +43,7 @@ class Audio(MapStyleModality):
 
     name = "audio"
     unit = "windows"
+    is_whole = True
     source_option = "manifest"
     size_option = "window_samples"
     local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "alignments", "tier")

@@ -47,6 +47,7 @@ class Signals(MapStyleModality):
 
     name = "signals"
     unit = "windows"
+    is_whole = True
     size_option = "window_seconds"
     held_out_options: ClassVar[tuple[str, ...]] = (
         "batch_size",

@@ -1,0 +1,67 @@
+"""Contexts of both directions of time (Kawakami et al. 2020, arXiv:2001.11128).
+
+B batch, T latents, D latent dim, C context dim.
+"""
+
+from copy import deepcopy
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from cpc.config.argument_rules import Choices, Count
+from cpc.contexts.context import Context, State
+from cpc.contexts.grid import columns
+
+
+class Bidirectional(Context):
+    """Two context networks of one kind: one reads the latents from the first to the last, the other from the last.
+
+    Contexts of the first predict later latents, contexts of the second earlier ones, each with its own predictor. c_t
+    holds both, so it depends on the whole sequence. Recordings are therefore encoded as a whole, in memory, and there
+    is no state: latents cannot come in chunks. The network that reads from the last latent also reads padding.
+
+    Args:
+        context: the network of the forward direction; that of the other has weights of its own.
+
+    Attributes:
+        dim: width of both contexts together.
+
+    Raises:
+        ValueError: if `context` takes grids, or has several directions itself.
+    """
+
+    directions = ("forward", "backward")
+    has_bounded_state = False
+    reads_ahead = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        Choices((("",),)).check("Bidirectional: the directions of `context`", context.directions)
+        self.context = context
+        self.backward_context = deepcopy(context)
+
+    @property
+    def state_shapes(self) -> tuple[()]:
+        """Empty: whole sequences are encoded."""
+        return ()
+
+    def connect(self, input_dim: Count) -> None:
+        """Allocate the parameters of both networks; as in `Context`."""
+        for network in (self.context, self.backward_context):
+            network.connect(input_dim)
+        self.dim = 2 * self.context.dim
+        super().connect(input_dim)
+
+    def split_directions(self, contexts: Float[Tensor, "B T C"]) -> dict[str, Float[Tensor, "B T c"]]:
+        """Return the contexts of each direction in the order in which its network reads."""
+        halves = rearrange(contexts, "b t (v c) -> v b t c", v=2)
+        return {direction: columns(c, direction) for direction, c in zip(self.directions, halves, strict=True)}
+
+    def _allocate(self, input_dim: int) -> None:
+        pass
+
+    def _encode(self, z: Float[Tensor, "B T D"], state: State) -> tuple[Float[Tensor, "B T C"], State]:
+        later, _ = self.backward_context(z.flip(1))
+        return torch.cat([self.context(z)[0], later.flip(1)], 2), None
