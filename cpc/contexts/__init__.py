@@ -8,4 +8,14 @@ from cpc.contexts.recurrent import GRU, LSTM
 from cpc.contexts.state_space import StateSpace
 from cpc.contexts.transformer import CausalTransformer
 
-__all__ = ["GRU", "LSTM", "Bidirectional", "CausalTransformer", "Context", "Identity", "PixelCNN", "State", "StateSpace"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "Bidirectional",
+    "CausalTransformer",
+    "Context",
+    "Identity",
+    "PixelCNN",
+    "State",
+    "StateSpace",
+]

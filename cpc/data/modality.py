@@ -101,7 +101,7 @@ class Modality(ABC):
             raise ValueError(f"{found}, but for data of {self.name} it must predict {self.predicts}, as {legal} does")
         if getattr(model.context, "reads_ahead", False) and not self.is_whole:
             found = f"model.context is {type(model.context).__name__}, which reads ahead"
-            raise ValueError(f"{found}, but {self.name} come in chunks or with padding: choose a causal context, as GRU")
+            raise ValueError(f"{found}, but {self.name} come in chunks or padded: choose a causal context, as GRU")
         if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # a user's class may lack it
             found = f"model.predictor is {type(model.predictor).__name__}, which reads past contexts"
             kept = f"batches of {self.name} keep only the state of the context: choose cpc.predictors.Bilinear"

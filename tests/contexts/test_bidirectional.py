@@ -11,8 +11,8 @@ from torch import Tensor
 from cpc.bounds.bound import BoundTally
 from cpc.config.description import build, describe
 from cpc.contexts import GRU, Bidirectional, CausalTransformer, PixelCNN
-from cpc.data.features import Features
 from cpc.data import Frames
+from cpc.data.features import Features
 from cpc.encoders import FrameEncoder, MelEncoder
 from cpc.losses import Contrastive
 from cpc.losses.contrastive import contrast
@@ -36,12 +36,14 @@ def test_each_half_reads_its_side(kind: type) -> None:
     context = connected(Bidirectional(kind()))
     z = torch.randn(2, 6, 5, dtype=torch.float64, requires_grad=True)
     contexts, state = context(z)
-    assert contexts.shape == (2, 6, context.dim) and state is None
+    assert contexts.shape == (2, 6, context.dim)
+    assert state is None
     for t in range(6):
         for half, seen in ((slice(None, 4), range(t + 1)), (slice(4, None), range(t, 6))):
             (gradient,) = torch.autograd.grad(contexts[1, t, half].pow(2).sum(), z, retain_graph=True)
             assert {place for place in range(6) if gradient[1, place].any()} <= set(seen)
-            assert gradient[1, t].any() and not gradient[0].any()
+            assert gradient[1, t].any()
+            assert not gradient[0].any()
 
 
 def test_reversed_sequences_and_exchanged_networks_give_exchanged_halves() -> None:
@@ -75,8 +77,10 @@ def test_bound_has_both_directions() -> None:
     tally = BoundTally(cpc.steps)
     tally.update(cpc.loss(torch.randn(4, 4000)))
     bound = tally.compute("mixed_excluding", "valid")
-    assert bound.directions == ["forward"] * 3 + ["backward"] * 3 and bound.steps == [3, 4, 5] * 2
-    assert bound.is_bound and bound.reading == "lower bound on I(z; c), if latents mix fast within a sequence"
+    assert bound.directions == ["forward"] * 3 + ["backward"] * 3
+    assert bound.steps == [3, 4, 5] * 2
+    assert bound.is_bound
+    assert bound.reading == "lower bound on I(z; c), if latents mix fast within a sequence"
 
 
 def test_files_are_encoded_as_a_whole() -> None:
