@@ -217,6 +217,8 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     split = None if "folds" in row.task else "train"
     extraction = Extraction(progress=False)
     data = open_probe_data(config, model, source, extraction, split, data_options=options)
+    if row.feature == "z_grid":
+        data.supervised_feature = row.feature
     whole = Task(probe_data=data, **row.task)
     task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
     networks: dict[str, Any] = {**(data.supervised or {}), "seconds": None, "num_epochs": None, "seed": seed}

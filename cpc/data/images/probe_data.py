@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import reduce
+from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -181,11 +181,15 @@ class ImageProbeData(ProbeData):
                 yield batch._replace(labels=torch.from_numpy(classes))
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the mean of the latents over the grid, `[B, 1, D]`, and a mask that is True everywhere."""
+        """Return the mean of the latents over the grid, or all latents if `supervised_feature` is `z_grid`.
+
+        Vectors are `[B, 1, D]`; the mask is True everywhere.
+        """
         with autocast(batch.x, self.precision):
-            latents = model.encoder(batch.x)
-        means = reduce(latents.float(), "b h w d -> b 1 d", "mean")
-        return means, torch.ones(means.shape[:2], dtype=torch.bool, device=means.device)
+            latents = model.encoder(batch.x).float()
+        is_grid = self.supervised_feature == "z_grid"
+        vectors = rearrange(latents, "b ... -> b 1 (...)") if is_grid else reduce(latents, "b h w d -> b 1 d", "mean")
+        return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
 
     def record(self) -> dict[str, Any]:
         """Return how images are cut, and the number of skipped ones."""

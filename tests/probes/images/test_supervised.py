@@ -4,6 +4,7 @@ import copy
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from opened import stored
@@ -73,6 +74,17 @@ def test_the_scores_are_those_of_the_normalised_mean_over_the_grid(model: cpc.CP
     same, other = (new_head(12, 3, "layer", seed=seed).weight for seed in (0, 1))
     assert torch.equal(same, head.weight)
     assert not torch.equal(other, head.weight)
+
+
+def test_networks_read_all_latents_if_asked(model: cpc.CPC, corpus: ImageCorpus) -> None:
+    data, rows = ImageProbeData(corpus), np.arange(2)
+    data.supervised_feature = "z_grid"
+    images = corpus.observations(rows)
+    vectors, is_valid = data.vectors(model.eval(), images.all_images())
+    read = dict(data.feature_extractor(["z_grid"], model).read(rows))
+    np.testing.assert_allclose(vectors[:, 0].detach(), [read[row]["z_grid"][0] for row in range(2)], atol=1e-2)
+    assert is_valid.shape == (2, 1)
+    assert is_valid.all()
 
 
 @pytest.mark.parametrize(("is_pretrained", "share"), [(False, 1.0), (True, 0.1)])
