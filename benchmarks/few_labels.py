@@ -2,7 +2,7 @@
 
 python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N] [--curves PNG]
 
-DIR of --data has a folder for each corpus: an4, speechocean, timit_dev, hapt, watch, ludb, caltech101_small,
+DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, caltech101_small,
 cifar10_jpeg, mnist. `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained
 network. `labels only` trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors
 of pretraining; both stop where the loss on a fifth of the few labels is lowest. Each network is made with N seeds.

@@ -58,10 +58,10 @@ EXERCISES = {"window_seconds": 4.0, "hop_seconds": 2.0, "features": ("c", "c_str
 RECIPES = {
     "speech-small": Recipe(
         "speech_small.yaml",
-        sources.speech,
+        sources.an4,
         "manifest",
         "cc-by-4.0",
-        "CMU AN4 and speechocean762 (training speakers)",
+        "CMU AN4",
         {
             "probe": Figures(sources.timit, PHONES, alignments="timit_dev", has_abx=True),
             "probe_all_sentences": Figures(sources.timit_all, PHONES, alignments="timit_dev"),

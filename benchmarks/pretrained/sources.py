@@ -47,10 +47,9 @@ def _copy_classes(data: Path, out: Path, is_held_out: bool) -> Path:
     return out
 
 
-def speech(data: Path, out: Path) -> Path:
-    """Write one manifest of AN4 and the training part of speechocean762."""
-    parts = [prepare(corpus, data / corpus, out / f"{corpus}.csv") for corpus in ("an4", "speechocean")]
-    return write(out / "an4_and_speechocean", (row for part in parts for row in read(part)))
+def an4(data: Path, out: Path) -> Path:
+    """Write the manifest of AN4."""
+    return prepare("an4", data / "an4", out / "an4.csv")
 
 
 def timit(data: Path, out: Path) -> Path:

@@ -24,8 +24,9 @@ model = cpc.load_pretrained("speech-small").requires_grad_(False)
 
 # %% Sentences seen by the model
 # `encode` returns z and c of a whole recording, one vector every 10 ms. A latent sees
-# 65 ms around its own frame, and a context sees all latents so far. Rows of z and c are
-# sorted: units which rise and fall together are neighbours.
+# 65 ms around its own frame. Half of a context sees all latents so far, the other half
+# all that follow. Rows of z and c are sorted: units which rise and fall together are
+# neighbours.
 
 alignments = read_alignments(f"{speech}/alignments.csv")
 tested = manifest.select("test")
