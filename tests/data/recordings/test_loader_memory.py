@@ -18,7 +18,6 @@ STATUS = Path("/proc/self/status")
 def private_mib() -> float:
     """Resident memory that is the process's own; the mapped audio belongs to the page cache."""
     found = re.search(r"^RssAnon:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
-    assert found is not None
     return int(found[1]) / 1024
 
 
