@@ -14,8 +14,7 @@ from sklearn.preprocessing import StandardScaler
 import cpc
 from cpc.data import Audio
 from cpc.data.audio.probe_data import AudioProbeData
-from cpc.probes import Extraction, Task, probe
-from cpc.probes.comparison import Comparison
+from cpc.probes import Comparison, Extraction, Task, probe
 from cpc.probes.report import _count_copies
 
 ProbeData = Callable[..., AudioProbeData]

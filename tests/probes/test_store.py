@@ -10,7 +10,6 @@ import torch
 from refusals import refuses
 
 import cpc
-from cpc.data import features as recording_features
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.features import Features, RecordingFeatures
 from cpc.probes import Extraction, FeatureStore, Task, fit_probe
@@ -58,16 +57,6 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int)
         np.testing.assert_allclose(store.values["c"][store.span(row)], features(audio.waves[row]), atol=1e-6)
 
 
-def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_features, "MOST_FILES_TOGETHER", 3)
-    monkeypatch.setattr(recording_features, "MOST_FRAMES_TOGETHER", 100)
-    rows, num_frames = np.arange(10, 17), np.array([5, 60, 7, 40, 101, 6, 4])
-    audio = waves(*[0] * 10, *(160 * num_frames + 100))
-    groups = {kind: RecordingFeatures([kind], Features(kind, model), audio).groups(rows) for kind in ("c", "z")}
-    assert [group.tolist() for group in groups["c"]] == [[14], [11], [13, 12], [15, 10, 16]]
-    assert all(len(group) == 1 for group in groups["z"])
-
-
 def test_one_pass_serves_latents_and_contexts(model: cpc.CPC) -> None:
     audio = waves(4_000, 900)
     both = extract(Features("zc", model), audio)
@@ -84,9 +73,8 @@ def test_a_memory_mapped_store_gives_identical_probes(
     extractor = task.probe_data.feature_extractor(["z", "c"], model)
     probes = []
     for max_ram_gb in (1.0, 0.0):
-        store = FeatureStore.extract(
-            extractor, task.rows, task.probe_data.name, Extraction(max_ram_gb=max_ram_gb, progress=False)
-        )
+        extraction = Extraction(max_ram_gb=max_ram_gb, progress=False)
+        store = FeatureStore.extract(extractor, task.rows, task.probe_data.name, extraction)
         assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())
         train = task.examples("train", store, "c")
         probes.append(fit_probe(train, 3))
