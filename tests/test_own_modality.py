@@ -244,9 +244,8 @@ def test_embed_writes_its_features(run_dir: Path, source: Path) -> None:
     with np.load(source) as arrays:
         walk = arrays["walks"][0]
     np.save(folder / "first.npy", walk)
-    main(
-        ["embed", str(run_dir), str(folder), "--out", str(out), "--features", "z", "--trusted_packages", "cpc", PACKAGE]
-    )
+    options = ["--features", "z", "--trusted_packages", "cpc", PACKAGE]
+    main(["embed", str(run_dir), str(folder), "--out", str(out), *options])
     with torch.no_grad():
         latents = load_pretrained(run_dir).encoder(torch.from_numpy(walk)[None].float())[0]
     np.testing.assert_allclose(np.load(out / "first.npy"), latents, atol=1e-6)
