@@ -10,6 +10,7 @@ import torch
 from refusals import refuses
 
 import cpc
+from cpc.data import features as recording_features
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.features import Features, RecordingFeatures
 from cpc.probes import Extraction, FeatureStore, Task, fit_probe
@@ -55,6 +56,16 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int)
     assert store.num_empty == 1
     for row in (0, 2, 3):
         np.testing.assert_allclose(store.values["c"][store.span(row)], features(audio.waves[row]), atol=1e-6)
+
+
+def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_features, "MOST_FILES_TOGETHER", 3)
+    monkeypatch.setattr(recording_features, "MOST_FRAMES_TOGETHER", 100)
+    rows, num_frames = np.arange(10, 17), np.array([5, 60, 7, 40, 101, 6, 4])
+    audio = waves(*[0] * 10, *(160 * num_frames + 100))
+    groups = {kind: RecordingFeatures([kind], Features(kind, model), audio).groups(rows) for kind in ("c", "z")}
+    assert [group.tolist() for group in groups["c"]] == [[14], [11], [13, 12], [15, 10, 16]]
+    assert all(len(group) == 1 for group in groups["z"])
 
 
 def test_one_pass_serves_latents_and_contexts(model: cpc.CPC) -> None:
