@@ -186,6 +186,7 @@ def test_one_bad_file_among_two_thousand_is_all_that_is_missed(tmp_path: Path) -
     with pytest.warns(UserWarning, match=r"without 1 of 2000 files(?s:.*)1234\.wav: "):
         audio = pack(Manifest(tmp_path, {"path": names}), 16000, skip_bad=True, progress=False)
     assert list(audio.skipped) == [1234]
+    assert list(audio.subset([1999, 1234]).skipped) == [1]
     for row in (1233, 1235, 1999):
         np.testing.assert_array_equal(audio.read(row, 0, 1000), audio.read(0, 0, 1000))
 
