@@ -63,6 +63,7 @@ def test_latents_equal_those_of_loops(geometry: dict, front: str, baseline_secon
         x = torch.randn(1, num_samples, 3, dtype=torch.float64) + 1
         latents = made(x)[0].detach().numpy()
         assert len(latents) == made.num_latents(num_samples) == max(1, num_samples // made.hop_samples)
+        assert made.num_latents(torch.tensor([0, num_samples])).tolist() == [0, len(latents)]
         np.testing.assert_allclose(latents, oracle(made, x[0].numpy())[: len(latents)], atol=1e-10)
 
 
