@@ -23,6 +23,7 @@ def private_mib() -> float:
 
 @pytest.mark.filterwarnings("ignore:.*set_vital.*")  # torchdata 0.11 with torch 2.14
 @pytest.mark.skipif(not STATUS.exists(), reason="needs Linux' /proc")
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 @pytest.mark.parametrize("sampler", ["uniform", "same_speaker"])
 def test_memory_stays_as_it_is(sampler: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
