@@ -72,6 +72,7 @@ def test_it_goes_on_from_a_start() -> None:
     assert 2 * again.num_passes < first.num_passes
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_the_penalty_is_the_best_of_an_exhaustive_cross_validation() -> None:
     """Groups shift the features, so that folds over examples and over groups would choose otherwise."""
     x, labels = problem(360, 30, noise=2.0)

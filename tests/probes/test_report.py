@@ -203,6 +203,7 @@ def test_data_without_probe_data_are_refused_unopened(model_folder: Path, monkey
     refuses("cannot be probed or embedded", probe, model_folder, "nowhere", "speaker")
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_files_as_a_whole_have_what_images_have(
     measured: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

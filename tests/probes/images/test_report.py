@@ -76,6 +76,7 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
     assert [row[:4] for row in rows[1:3]] == [["down 2", "1.500", "0.250", "2.000"], ["left 2", "n/a", "n/a", "2.000"]]
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_untrained_models_are_as_training_found_them(model_folder: Path, source: Path, corpus: ImageCorpus) -> None:
     """Once more from the parts: weights by seed, the corpus' statistics, the initialisation by training images."""
     options = {"features": ("c",), "baselines": ("random",), "num_random_models": 2, "held_out": []}
