@@ -219,6 +219,7 @@ def test_evaluate_measures_it(run_dir: Path, source: Path, refusal: Callable[...
         assert message in refusal([*command, "--trusted_packages", "cpc", PACKAGE, *option])
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 @pytest.mark.usefixtures("unchecked_types")
 def test_probe_judges_it(
     run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
