@@ -81,16 +81,11 @@ class _Requests(BaseHTTPRequestHandler):
             self._json({"files": files})
         elif found := re.fullmatch(r"/api/models/(.+)/commit/main", self.path):
             commits, lines = self.server.repositories[found[1]], [json.loads(line) for line in body.splitlines()]
-            new = {
-                line["value"]["path"]: base64.b64decode(line["value"]["content"])
-                for line in lines
-                if line["key"] == "file"
-            }
-            commits.append(commits[-1] | new)
+            files = [line["value"] for line in lines if line["key"] == "file"]
+            commits.append(commits[-1] | {file["path"]: base64.b64decode(file["content"]) for file in files})
             oid = self.server.commit(found[1], len(commits) - 1)
-            self._json(
-                {"commitOid": oid, "commitUrl": f"{self.server.address}/{found[1]}/commit/{oid}", "success": True}
-            )
+            url = f"{self.server.address}/{found[1]}/commit/{oid}"
+            self._json({"commitOid": oid, "commitUrl": url, "success": True})
         elif self.path == "/api/validate-yaml":
             license = re.search(r"^license: (.*)$", json.loads(body)["content"], re.MULTILINE)
             is_known = license is None or " " not in license[1]

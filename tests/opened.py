@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cpc.data import Audio
-from cpc.data.modality import Modality
+from cpc.data import Audio, Modality
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.probes import Extraction, FeatureStore, Task
 

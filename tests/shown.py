@@ -38,8 +38,6 @@ SMALLER = {
 def load(path: str) -> Any:
     """Return the module in a file of the repository that is no package."""
     spec = importlib.util.spec_from_file_location(f"{Path(path).stem}_of_docs", REPOSITORY / path)
-    assert spec is not None
-    assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found

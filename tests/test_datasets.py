@@ -167,11 +167,9 @@ def test_speech_commands(prepare: Prepare, speech_commands: Path) -> None:
     prepare("speech_commands", speech_commands)
     written = rows(speech_commands / "manifest.csv")
     assert len(written) == 12, "background noise is no word"
-    split_items = {
-        split: {name for name, row in written.items() if row["split"] == split} for split in ("valid", "test")
-    }
-    assert split_items["valid"] == {"yes/ffff0000_nohash_0.wav", "stop/ffff0000_nohash_1.wav"}
-    assert split_items["test"] == {"yes/12345678_nohash_0.wav"}
+    valid, test = ({name for name, row in written.items() if row["split"] == split} for split in ("valid", "test"))
+    assert valid == {"yes/ffff0000_nohash_0.wav", "stop/ffff0000_nohash_1.wav"}
+    assert test == {"yes/12345678_nohash_0.wav"}
     row = written["stop/0a1b2c3d_nohash_1.wav"]
     assert (row["word"], row["speaker"], row["split"]) == ("stop", "0a1b2c3d", "train")
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 
 from cpc.checkpoint import _CHECKPOINT_ENTRIES, read_checkpoint, read_config, save_pretrained
-from cpc.contexts import GRU, Identity
+from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder
 from cpc.interop.hub import fetch_model
 from cpc.interop.share import share
@@ -31,14 +32,7 @@ def test_a_part_in_the_place_of_another_is_refused(name: str, other: torch.nn.Mo
     if type(other) is type(parts()[name]):
         CPC(**parts() | {name: other})
         return
-    with pytest.raises(
-        ValueError, match=rf"model\.{name} is .*{type(other).__name__}, which is not a valid {name}: it lacks"
-    ):
-        CPC(**parts() | {name: other})
-
-
-def test_every_part_of_cpc_is_taken() -> None:
-    CPC(**parts() | {"context": Identity(), "loss": None})
+    refuses(rf"model\.{name} is .*, which is not a valid {name}: it lacks", CPC, **parts() | {name: other})
 
 
 def checkpoint(**changes: Any) -> dict[str, Any]:
@@ -58,8 +52,7 @@ def test_a_checkpoint_lacks_none_of_its_parts_and_counts_nothing_negative(name: 
     assert read_checkpoint(tmp_path / "a.ckpt") == checkpoint()
     for value in (None, -7):
         torch.save(checkpoint(**{name: value}), tmp_path / "a.ckpt")
-        with pytest.raises(ValueError, match=rf"a\.ckpt was not written by cpc pretrain: it lacks {name}"):
-            read_checkpoint(tmp_path / "a.ckpt")
+        refuses(rf"a\.ckpt was not written by cpc pretrain: it lacks {name}", read_checkpoint, tmp_path / "a.ckpt")
 
 
 @pytest.mark.parametrize("data", [[], None, 7, {"class_path": "cpc.data.Audio"}, {"class_path": 3, "init_args": {}}])

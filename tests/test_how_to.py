@@ -27,8 +27,7 @@ from hub_server import Hub, serve_hub
 from shown import PAGES, blocks, command_blocks, commands, run, small
 
 from cpc.checkpoint import read_config
-from cpc.data import read_manifest
-from cpc.data.audio.index import index_folder
+from cpc.data import index_folder, read_manifest
 from cpc.data.store.atomic import read_records
 
 # A block that is added to a page has no name here, and no test.
@@ -159,9 +158,8 @@ def test_datasets_of_the_hub(own_audio: Path, own_images: Path, tmp_path: Path) 
     library: Any = pytest.importorskip("datasets")
     download, index, pretrain = DATASETS
     sounds = sorted(own_audio.rglob("*.flac"))
-    rows = [
-        {"audio": {"bytes": file.read_bytes(), "path": file.name}, "speaker_id": file.parent.name} for file in sounds
-    ]
+    files = [{"bytes": file.read_bytes(), "path": file.name} for file in sounds]
+    rows = [{"audio": audio, "speaker_id": file.parent.name} for audio, file in zip(files, sounds, strict=True)]
     plain = {"audio": {"bytes": library.Value("binary"), "path": library.Value("string")}}
     features = {"speaker_id": library.Value("string")}
     table = library.Dataset.from_list(rows, features=library.Features(plain | features))

@@ -38,7 +38,7 @@ def test_help_lists_the_commands_in_under_a_second_without_torch() -> None:
     assert seconds < 1.0
 
 
-@pytest.mark.parametrize("module", ["cpc", "cpc.cli", "cpc.native.doctor"])
+@pytest.mark.parametrize("module", ["cpc", "cpc.cli", "cpc.native.doctor", "cpc.data.audio.index"])
 def test_light_modules_import_nothing_heavy(module: str) -> None:
     _, modules, _ = run(f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))")
     assert module in modules

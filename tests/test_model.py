@@ -23,9 +23,7 @@ def test_contexts_do_not_see_the_future() -> None:
     changed = x.clone()
     changed[:, 4000:] = torch.randn(4000)
     last_untouched = int((4000 - model.encoder.first_centre_samples - model.encoder.receptive_field_samples / 2) // 160)
-    torch.testing.assert_close(
-        model(x).contexts[:, : last_untouched + 1], model(changed).contexts[:, : last_untouched + 1]
-    )
+    torch.testing.assert_close(*(model(each).contexts[:, : last_untouched + 1] for each in (x, changed)))
 
 
 def test_permuting_the_batch_permutes_everything() -> None:

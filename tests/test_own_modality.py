@@ -219,6 +219,7 @@ def test_evaluate_measures_it(run_dir: Path, source: Path, refusal: Callable[...
         assert message in refusal([*command, "--trusted_packages", "cpc", PACKAGE, *option])
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 @pytest.mark.usefixtures("unchecked_types")
 def test_probe_judges_it(
     run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
@@ -244,9 +245,8 @@ def test_embed_writes_its_features(run_dir: Path, source: Path) -> None:
     with np.load(source) as arrays:
         walk = arrays["walks"][0]
     np.save(folder / "first.npy", walk)
-    main(
-        ["embed", str(run_dir), str(folder), "--out", str(out), "--features", "z", "--trusted_packages", "cpc", PACKAGE]
-    )
+    options = ["--features", "z", "--trusted_packages", "cpc", PACKAGE]
+    main(["embed", str(run_dir), str(folder), "--out", str(out), *options])
     with torch.no_grad():
         latents = load_pretrained(run_dir).encoder(torch.from_numpy(walk)[None].float())[0]
     np.testing.assert_allclose(np.load(out / "first.npy"), latents, atol=1e-6)

@@ -9,8 +9,7 @@ import cpc
 from cpc.contexts import GRU, PixelCNN
 from cpc.contexts.transformer import TransformerLayer
 from cpc.data.batch import Batch
-from cpc.encoders import TinyTrunk, VectorEncoder
-from cpc.encoders.patches import PatchEncoder
+from cpc.encoders import PatchEncoder, TinyTrunk, VectorEncoder
 from cpc.predictors import Bilinear, Predictor, TransformerPredictor
 
 K, C, D = 3, 8, 5

@@ -46,9 +46,7 @@ def test_files_of_a_model(name: str) -> None:
             assert str(SHARED.parent) not in file.read_text(), file
 
 
-def test_a_name_stands_for_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_name_stands_for_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """A local folder of the same name comes first, and a line says so."""
     monkeypatch.chdir(tmp_path)
     shipped = cpc.load_pretrained("speech-small").state_dict()

@@ -71,9 +71,7 @@ def test_every_command_works_from_a_folder_of_images_to_features(
     assert np.load(tmp_path / "features/dark/0.npy").shape == (7, 7, 8)
 
 
-def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
-    beside_configs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_works_from_text_to_its_perplexity(beside_configs: Path, capsys: pytest.CaptureFixture) -> None:
     folder = beside_configs / "own"
     folder.mkdir()
     lines = [" ".join(f"word{(start * k) % 61}" for k in range(1, 9)) for start in range(600)]

@@ -96,9 +96,8 @@ def write_corpora(folder: Path) -> None:
         seconds = np.arange(num_samples) / RATE_HZ
         tone = np.where(seconds < 0.15, np.sin(2500 * seconds), np.sign(np.sin((900 + 300 * speaker) * seconds)))
         (folder / "speech" / split).mkdir(parents=True, exist_ok=True)
-        soundfile.write(
-            folder / "speech" / path, (0.2 + 0.1 * speaker) * tone + 0.01 * rng.standard_normal(num_samples), RATE_HZ
-        )
+        wave = (0.2 + 0.1 * speaker) * tone + 0.01 * rng.standard_normal(num_samples)
+        soundfile.write(folder / "speech" / path, wave, RATE_HZ)
         rows.append([path, split, f"speaker{speaker}", str(num_samples), str(RATE_HZ), "1"])
         end = f"{num_samples / RATE_HZ:.4f}"
         segments += [[path, "0.0", "0.15", "low"], [path, "0.15", end, "square"]]

@@ -23,16 +23,12 @@ import soundfile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cpc.checkpoint import load_pretrained, save_pretrained
+from cpc import CPC, load_pretrained, save_pretrained
 from cpc.contexts import GRU
-from cpc.data.audio.alignments import read_alignments
+from cpc.data import read_alignments, read_audio, read_image_source, read_items, read_manifest
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.index import join_labels
-from cpc.data.audio.items import read_items
-from cpc.data.audio.manifest import read_manifest
-from cpc.data.audio.pack import read_audio
 from cpc.data.images.pack import TABLE_NAME, PackedImages, read_sharded_images
-from cpc.data.images.sources import read_image_source
 from cpc.data.recordings.windows import PackedRecordings
 from cpc.data.sentences.books import read_sentences
 from cpc.data.sentences.labelled import read_labelled
@@ -45,7 +41,6 @@ from cpc.data.text.lines import read_lines
 from cpc.data.text.segmentation import VERSION, WORD, normal_form
 from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary
 from cpc.encoders import AudioEncoder
-from cpc.model import CPC
 from cpc.monitor.badges import badges
 from cpc.monitor.charts import charts
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE
@@ -112,19 +107,58 @@ MANIFEST = (
     b"path,split,speaker,num_samples,sample_rate_hz,num_channels,word\n"
     b'a/1.wav,train,ann,8000,16000,1,yes\n"b,2.wav",valid,bob,9000,16000,2,\n'
 )
+ITEMS = b"#file onset offset #phone prev-phone next-phone speaker\na 0.0 0.25 sh b iy ann\nb 0.1 0.2 iy sh a bob\n"
+IDX = bytes([0, 0, 8, 3, *(0, 0, 0, 3), *(0, 0, 0, 4), *(0, 0, 0, 4), *range(48)])
+READ_IDX = runpy.run_path(str(Path(__file__).parents[1] / "datasets/mnist/prepare.py"))["_read_idx"]
+RECORDS = (
+    b'{"schema": 1, "step": 2, "split": "train", "strategy": "mixed", "steps": [1, 2], "directions": [], '
+    b'"num_batches": 2, "num_rows": [8, 6], "loss_nats": [1.5, null], "num_candidates": [9.0, 9.0], '
+    b'"mi_ceiling_nats": [2.2, 2.2], "mi_bound_nats": [0.7, NaN], "standard_error_nats": [0.1, 0.1], '
+    b'"accuracy": [0.5, 0.4], "saturated": [false, true]}\n'
+    b'{"schema": 1, "step": 4, "time_unix_seconds": 1.0, "event": "finished", "message": ""}\n'
+)
 
 
+def check_manifest(path: Path) -> None:
+    manifest = read_manifest(path, check_files=False)
+    assert len(manifest) == len(manifest.files) > 0
+    assert not any(mark in cell for cells in manifest.columns.values() for cell in cells for mark in "\r\n")
+
+
+def check_items(path: Path) -> None:
+    items = read_items(path)
+    assert len(items.speakers) == len(items) > 0
+    assert (items.onset_seconds >= 0).all()
+    assert (items.onset_seconds < items.offset_seconds).all()
+    assert np.isfinite(items.offset_seconds).all()
+    assert len({*zip(items.files, items.onset_seconds, items.offset_seconds, strict=True)}) == len(items)
+
+
+def check_records(path: Path) -> None:
+    assert all(isinstance(record, dict) for record in read_records(path))
+
+
+def check_labelled_sentences(path: Path) -> None:
+    found = read_labelled(path)
+    assert len(found.sentences) == len(found.labels) == len(found.rows("set")) > 0
+
+
+FILES: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
+    "manifest.csv": (MANIFEST, check_manifest),
+    "a.item": (ITEMS, check_items),
+    "a.idx": (IDX, lambda path: READ_IDX(path, num_axes=3)),
+    "bound.jsonl": (RECORDS, check_records),
+    "set.train.tsv": (b'pos\ta good film\nneg\ta bad film\npos\t\nneg\tx y\npos\t"fine"\n', check_labelled_sentences),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
 @fuzz
-@given(content=damaged(MANIFEST))
-def test_manifest(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "manifest.csv").write_bytes(content)
-
-    def read() -> None:
-        manifest = read_manifest(tmp_path, check_files=False)
-        assert len(manifest) == len(manifest.files) > 0
-        assert not any(mark in cell for cells in manifest.columns.values() for cell in cells for mark in "\r\n")
-
-    reads_or_refuses(read, "manifest.csv")
+@given(data=st.data())
+def test_a_file(name: str, data: st.DataObject, tmp_path: Path) -> None:
+    content, check = FILES[name]
+    (tmp_path / name).write_bytes(data.draw(damaged(content)))
+    reads_or_refuses(lambda: check(tmp_path / name), name, has_sizes=name == "a.idx")
 
 
 ALIGNMENTS = {
@@ -162,9 +196,6 @@ def test_alignments(name: str, changes: list[Edit], tmp_path: Path) -> None:
     reads_or_refuses(read, name)
 
 
-ITEMS = b"#file onset offset #phone prev-phone next-phone speaker\na 0.0 0.25 sh b iy ann\nb 0.1 0.2 iy sh a bob\n"
-
-
 @pytest.fixture(scope="module")
 def audio_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Of every container, a tenth of a second."""
@@ -196,22 +227,6 @@ def test_audio(name: str, changes: list[Edit], audio_files: dict[str, bytes], tm
         assert len(x) == header.num_samples
 
     reads_or_refuses(read, name)
-
-
-@fuzz
-@given(content=damaged(ITEMS))
-def test_items(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.item").write_bytes(content)
-
-    def read() -> None:
-        items = read_items(tmp_path / "a.item")
-        assert len(items.speakers) == len(items) > 0
-        assert (items.onset_seconds >= 0).all()
-        assert (items.onset_seconds < items.offset_seconds).all()
-        assert np.isfinite(items.offset_seconds).all()
-        assert len({*zip(items.files, items.onset_seconds, items.offset_seconds, strict=True)}) == len(items)
-
-    reads_or_refuses(read, "a.item")
 
 
 FOLDERS = [  # of signals; one of the files is damaged
@@ -345,19 +360,6 @@ def test_npz(changes: dict[str, list[Edit]], of_all: list[Edit], method: int, tm
     reads_or_refuses(read, "a.npz", has_sizes=True)
 
 
-IDX = bytes([0, 0, 8, 3, *(0, 0, 0, 3), *(0, 0, 0, 4), *(0, 0, 0, 4), *range(48)])
-
-
-@fuzz
-@given(content=damaged(IDX))
-def test_idx(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(content)
-    reads_or_refuses(lambda: READ_IDX(tmp_path / "a", num_axes=3), "a", has_sizes=True)
-
-
-READ_IDX = runpy.run_path(str(Path(__file__).parents[1] / "datasets/mnist/prepare.py"))["_read_idx"]
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
@@ -442,26 +444,6 @@ def test_shards(
     reads_or_refuses(read, str(tmp_path), has_sizes=True)
 
 
-RECORDS = (
-    b'{"schema": 1, "step": 2, "split": "train", "strategy": "mixed", "steps": [1, 2], "directions": [], '
-    b'"num_batches": 2, "num_rows": [8, 6], "loss_nats": [1.5, null], "num_candidates": [9.0, 9.0], '
-    b'"mi_ceiling_nats": [2.2, 2.2], "mi_bound_nats": [0.7, NaN], "standard_error_nats": [0.1, 0.1], '
-    b'"accuracy": [0.5, 0.4], "saturated": [false, true]}\n'
-    b'{"schema": 1, "step": 4, "time_unix_seconds": 1.0, "event": "finished", "message": ""}\n'
-)
-
-
-@fuzz
-@given(content=damaged(RECORDS))
-def test_records(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "bound.jsonl").write_bytes(content)
-
-    def read() -> None:
-        assert all(isinstance(record, dict) for record in read_records(tmp_path / "bound.jsonl"))
-
-    reads_or_refuses(read, "bound.jsonl")
-
-
 @fuzz
 @given(content=damaged(RECORDS), kind=st.sampled_from([BOUND, HEALTH, PROBE]))
 def test_records_of_the_monitor(content: bytes, kind: Any) -> None:
@@ -505,18 +487,6 @@ def test_pack(
         pack.statistics_over(255)
 
     reads_or_refuses(read, str(tmp_path), has_sizes=True)
-
-
-@fuzz
-@given(content=damaged(b'pos\ta good film\nneg\ta bad film\npos\t\nneg\tx y\npos\t"fine"\n'))
-def test_labelled_sentences(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "set.train.tsv").write_bytes(content)
-
-    def read() -> None:
-        found = read_labelled(tmp_path / "set.train.tsv")
-        assert len(found.sentences) == len(found.labels) == len(found.rows("set")) > 0
-
-    reads_or_refuses(read, "set.train.tsv")
 
 
 TEXTS = [

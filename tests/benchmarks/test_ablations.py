@@ -75,17 +75,13 @@ def run(ablations: Any, stand: Stand) -> dict[str, Any]:
     return ablations.run(stand.folder, Path("corpus"), options)
 
 
-def test_a_finished_variant_is_not_run_again(ablations: Any, stand: Stand) -> None:
+def test_a_finished_variant_is_not_run_again_and_is_not_of_other_options(ablations: Any, stand: Stand) -> None:
     found = run(ablations, stand)
     assert stand.calls == ["train", "probe"]
     assert found["mi_bound_nats"] == 1.5
     assert found["first_nat_step"] == 15  # the training bound is above one nat from there on
     assert run(ablations, stand) == found
     assert stand.calls == ["train", "probe"]
-
-
-def test_results_of_other_options_do_not_pass_for_these(ablations: Any, stand: Stand) -> None:
-    run(ablations, stand)
     with pytest.raises(ValueError, match="name another folder with --out"):
         ablations.run(stand.folder, Path("corpus"), ["--trainer.max_steps=9", *ablations.variant_options(4, "mixed")])
 

@@ -1,4 +1,4 @@
-"""The labels of `benchmarks.few_labels`: which rows they are, and how the table shows what they give."""
+"""The labels of `benchmarks.few_labels`: which rows they are."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -44,13 +44,3 @@ def test_every_class_has_as_many_rows(task: Any) -> None:
         assert set(rows) <= set(task.train)
     assert set(first) != set(second)
     assert test is task.test
-
-
-def test_the_table_has_the_rows_own_feature_and_figure() -> None:
-    def results(number: float) -> dict[str, Any]:
-        names = ("cpc", "random", "supervised", "fine_tuned", "mfcc")
-        return {name: {"accuracy_percent": number + len(name)} for name in names}
-
-    row = few_labels.table({"phones, 1 speaker": [results(40.0), results(42.0)]}).splitlines()[-1]
-    cells = [cell.strip() for cell in row.strip("| ").split("|")]
-    assert cells == ["phones, 1 speaker", *(f"{n}.0 ({n - 1}.0 to {n + 1}.0)" for n in (45, 47, 51, 51, 44))]

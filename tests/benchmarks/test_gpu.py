@@ -1,21 +1,18 @@
 """The one command for minutes with a GPU, on the CPU: nothing that fails takes the rest along."""
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import checks, loss, rivals
+from benchmarks.gpu import checks, loss
 from benchmarks.gpu import step as step_module
 from benchmarks.gpu.device import Device
 from benchmarks.gpu.step import NUM_WARM_UPS, TrainingStep
-from benchmarks.reference import materialised_info_nce
 from cpc.contexts import GRU, LSTM
 
 ON = Device("cpu")
@@ -99,56 +96,3 @@ def test_a_contender_that_fails_or_takes_too_long_is_noted(monkeypatch: pytest.M
     assert errors["512, bf16, ours"] is None
     assert errors["256, bf16, broken"] == "ZeroDivisionError: division by zero"
     assert errors["256, bf16, slow"] == errors["256, bf16, materialised"] == "TimeoutError: its part's time was over"
-
-
-def test_rivals_compute_our_loss_or_say_that_it_is_another(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Stand-ins compute densely what memeff 0.3.1 and siglip-kernel 0.1.2 document; the others are not installed."""
-    calls = []
-
-    class Qwen3:
-        def __init__(self, temperature: float, margin: float, normalized_inputs: bool, stable: bool) -> None:
-            assert normalized_inputs
-            assert not stable
-            self.temperature, self.margin = temperature, margin
-
-        def __call__(self, queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-            assert torch.allclose(queries.norm(dim=1), torch.ones(len(queries)))
-            cosines = queries @ documents.T
-            is_kept = cosines <= cosines.diagonal()[:, None] + self.margin
-            scores = (cosines / self.temperature).masked_fill(~is_kept, -torch.inf)
-            return -scores.log_softmax(1).diagonal().mean()
-
-    def siglip(images: torch.Tensor, texts: torch.Tensor, log_temp: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        calls.append(images.dtype)
-        logits = (images @ texts.T).float() * log_temp.exp() + bias
-        return -torch.nn.functional.logsigmoid((2 * torch.eye(len(images)) - 1) * logits).sum() / len(images)
-
-    def installed(name: str) -> SimpleNamespace:
-        modules = {
-            "memeff": SimpleNamespace(MemoryEfficientQwen3Loss=Qwen3),
-            "siglip_kernel": SimpleNamespace(fused_siglip_loss=siglip),
-        }
-        if name not in modules:
-            raise ModuleNotFoundError(name)
-        return modules[name]
-
-    monkeypatch.setattr(rivals, "import_module", installed)
-    size, positives = 24, torch.arange(24)
-    queries, candidates = (torch.nn.functional.normalize(torch.randn(size, 16), dim=1) for _ in range(2))
-    queries = rivals.QUERY_NORM * queries
-    values = {name: way(queries, candidates, positives) for name, way in rivals.foreign()}
-    assert list(values) == ["memeff", "siglip-kernel: another loss (sigmoid)"]
-    expected = materialised_info_nce(queries.double(), candidates.double(), positives)
-    assert values["memeff"].item() == pytest.approx(expected.item(), rel=1e-5)
-    assert calls == [torch.float32]
-    pairs = [
-        math.log1p(math.exp((1 if i != j else -1) * (float(queries[i] @ candidates[j]) - 10)))
-        for i in range(size)
-        for j in range(size)
-    ]
-    assert list(values.values())[1].item() == pytest.approx(sum(pairs) / size, rel=1e-4)
-    printed = capsys.readouterr().out
-    assert "Inf-CL: ModuleNotFoundError" in printed
-    assert "Liger: ModuleNotFoundError" in printed

@@ -14,9 +14,7 @@ from cpc.losses import info_nce
 
 
 @pytest.mark.parametrize(("information_nats", "num_candidates"), [(0.5, 2), (2, 16), (6, 16), (6, 256)])
-def test_the_optimum_is_what_the_exact_critic_reads_in_many_dimensions(
-    information_nats: float, num_candidates: int
-) -> None:
+def test_the_optimum_is_what_the_exact_critic_reads_in_many_dims(information_nats: float, num_candidates: int) -> None:
     """Against simulation: lag one of a vector AR(1) of 400 dimensions with that information."""
     dim = 400
     process = VectorAR1(math.sqrt(-math.expm1(-2 * information_nats / dim)), dim)

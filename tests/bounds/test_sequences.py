@@ -11,12 +11,11 @@ from oracles import exact_critic
 from refusals import refuses
 from torch import Tensor
 
-from cpc.bounds import optimal_bound_nats
+from cpc.bounds import VectorAR1, optimal_bound_nats
 from cpc.bounds.estimates import pooled
 from cpc.bounds.estimators import info_nce, interpolated, tuba
 from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows, split_by_sequence
 from cpc.bounds.tasks import make_task
-from cpc.bounds.vector_ar1 import VectorAR1
 from cpc.candidates import STRATEGIES
 from cpc.losses import contrast
 from cpc.losses.candidate_sets import plan

@@ -53,13 +53,6 @@ def test_excludes_nothing_without_a_positive() -> None:
     assert draws.unique().tolist() == [0, 1, 2]
 
 
-def test_leaves_the_global_generator_alone() -> None:
-    before = torch.get_rng_state()
-    pool = torch.ones(1, 5, dtype=torch.bool)
-    draw_negatives(pool, torch.tensor([0]), torch.tensor([1]), 10, torch.Generator().manual_seed(1))
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_a_row_without_negatives_is_refused() -> None:
     pool = torch.tensor([[False, True, False]])
     with pytest.raises(ValueError, match="1 of 1 rows have no negative"):

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from cpc.checkpoint import save_pretrained
+from cpc import CPC, save_pretrained
 from cpc.cli import COMMANDS
 from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.config.options import READERS, Options
 from cpc.contexts import GRU
 from cpc.data import Audio, Frames, Images, Sentences, Text
 from cpc.encoders import AudioEncoder
-from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.command import typed_option
 
@@ -127,9 +126,7 @@ def test_numbers_out_of_range_are_refused(
 
 
 @pytest.mark.parametrize("option", PLACES)
-def test_a_place_that_cannot_be_written_to_shows_before_the_work(
-    option: Any, refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_place_that_is_not_writable_shows_early(option: Any, refused: Callable[..., str], tmp_path: Path) -> None:
     """Only the output path is reported, although no other argument exists either."""
     name, action, _ = option
     (tmp_path / "file").touch()

@@ -15,7 +15,6 @@ from cpc.contexts.recurrence import run_in_float16, run_layers
 
 def library(context: GRU | LSTM) -> torch.nn.RNNBase:
     """torch's own layers with the parameters of a context."""
-    assert context.input_dim is not None
     cls = torch.nn.GRU if isinstance(context, GRU) else torch.nn.LSTM
     layers = cls(context.input_dim, context.dim, context.num_layers, batch_first=True)
     layers.to(next(context.parameters()).dtype).load_state_dict(context.layers.state_dict())

@@ -158,7 +158,6 @@ def test_memory_at_the_start() -> None:
     context = StateSpace(64, min_step=0.01, max_step=0.2)
     context.connect(64)
     (layer,) = context.layers
-    assert isinstance(layer, StateSpaceLayer)
     size = torch.complex(*layer.recurrence()[0]).abs()
     size = size.detach()
     assert float(size.min()) >= math.exp(-0.1) - 1e-6

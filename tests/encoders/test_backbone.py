@@ -7,8 +7,7 @@ from refusals import refuses
 from torch import Tensor, nn
 
 from cpc.config.description import build, describe
-from cpc.encoders import PatchEncoder
-from cpc.encoders.backbone import Backbone
+from cpc.encoders import Backbone, PatchEncoder
 
 SMALL = "squeezenet1_1"  # 0.7 million weights, no batch norm
 

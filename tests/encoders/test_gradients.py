@@ -100,7 +100,6 @@ def test_latents_of_a_grid_see_their_own_patch_alone() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"patch_size=5 does not fit the trunk Gradient.* a side needs at least 6"):
-        PatchEncoder(GradientTrunk(), 5, 5)
+    refuses(r"patch_size=5 does not fit .* a side needs at least 6", PatchEncoder, GradientTrunk(), 5, 5)
     refuses("limited receptive_field", PatchEncoder, GradientTrunk(), 16, 8, fully_convolutional=True)
     refuses("not constant", GradientTrunk().initialise_from, torch.zeros(2, 3, 16, 16))

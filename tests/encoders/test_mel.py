@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from cpc.encoders import MelEncoder
-from cpc.encoders.spectral import LogMel
+from cpc.encoders import LogMel, MelEncoder
 
 
 @pytest.mark.parametrize("num_frames", [1, 5])

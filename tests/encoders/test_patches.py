@@ -64,10 +64,8 @@ def test_whole_images_are_framed_as_augmentation_frames_them(kind: str, patch_si
 
 def test_a_frame_that_is_none_is_named() -> None:
     for crop_size in (0, 9):
-        with pytest.raises(ValueError, match=f"crop_size`={crop_size} must be at least 1 and at most 8"):
-            PatchEncoder(TinyTrunk(8), 8, 4, crop_size=crop_size)
-    with pytest.raises(ValueError, match=r"crop_size None, .* with `fully_convolutional`"):
-        PatchEncoder(TinyTrunk(8), 8, 8, fully_convolutional=True, crop_size=7)
+        refuses(f"{crop_size} must be at least 1 and at most 8", PatchEncoder, TinyTrunk(8), 8, 4, crop_size=crop_size)
+    refuses(r"with `fully_convolutional`", PatchEncoder, TinyTrunk(8), 8, 8, fully_convolutional=True, crop_size=7)
 
 
 @pytest.mark.parametrize("crop_size", [None, 6])

@@ -1,6 +1,5 @@
 """The encoder of signals against a slow convolution in float64, and the properties that padding and gaps must have."""
 
-import itertools
 import math
 
 import numpy as np
@@ -64,6 +63,7 @@ def test_latents_equal_those_of_loops(geometry: dict, front: str, baseline_secon
         x = torch.randn(1, num_samples, 3, dtype=torch.float64) + 1
         latents = made(x)[0].detach().numpy()
         assert len(latents) == made.num_latents(num_samples) == max(1, num_samples // made.hop_samples)
+        assert made.num_latents(torch.tensor([0, num_samples])).tolist() == [0, len(latents)]
         np.testing.assert_allclose(latents, oracle(made, x[0].numpy())[: len(latents)], atol=1e-10)
 
 
@@ -112,9 +112,8 @@ def test_overlapping_steps_are_the_latents_that_share_samples(kernels: tuple[int
     made = encoder(front="raw", kernels=kernels, strides=(4, 2))
     x = torch.randn(1, 200, 3, dtype=torch.float64, requires_grad=True)
     latents = made(x)
-    reads = [
-        torch.autograd.grad(latents[0, t].sum(), x, retain_graph=True)[0].abs().sum((0, 2)) > 1e-12 for t in range(25)
-    ]
+    gradients = [torch.autograd.grad(latents[0, t].sum(), x, retain_graph=True)[0] for t in range(25)]
+    reads = [gradient.abs().sum((0, 2)) > 1e-12 for gradient in gradients]
     shared = [k for k in range(1, 8) if (reads[10] & reads[10 + k]).any()]
     assert made.overlapping_steps == overlapping == len(shared)
 
@@ -146,11 +145,3 @@ def test_refused_signals_and_statistics() -> None:
     made.set_statistics([1.0, 2.0, 3.0], [1.0, 0.0, 2.0], [0.0, 0.1, 0.5])  # a constant channel keeps deviation 1
     assert made.input_std.tolist() == [1, 1, 2]
     assert made.input_floor.tolist() == pytest.approx([1, 0.1, 0.25])
-
-
-def test_lengths_are_elementwise() -> None:
-    made = SignalEncoder(1, kernels=(4, 2), strides=(4, 2))
-    lengths = torch.tensor([0, 1, 7, 8, 15, 16])
-    assert made.num_latents(lengths).tolist() == [made.num_latents(int(length)) for length in lengths]
-    assert made.num_latents(lengths).tolist() == [0, 1, 1, 1, 1, 2]
-    assert list(itertools.accumulate(made.strides, lambda a, b: a * b))[-1] == made.hop_samples

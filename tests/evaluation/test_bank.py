@@ -16,8 +16,7 @@ import cpc
 from cpc.candidates import LatentBank
 from cpc.checkpoint import save_pretrained
 from cpc.cli import main
-from cpc.data import Audio
-from cpc.data.audio.index import index_folder
+from cpc.data import Audio, index_folder
 from cpc.evaluation.bank import bank_contrast, bank_of_split
 from cpc.losses import Contrastive, ContrastiveOutput
 from cpc.predictors import Output
@@ -91,6 +90,5 @@ def test_evaluate_measures_against_a_split_all_at_once(
     own = json.loads((tmp_path / "bound.json").read_text())["bounds"][-1]
     assert own["bank_latents"] == 50
     assert all(31 <= n < 51 for n in own["num_candidates"])  # less those of the row's own file, 20 at most
-    assert "--bank_latents: without --bank" in refusal(
-        ["evaluate", str(tmp_path), "--data", str(manifest), "--bank_latents=50"]
-    )
+    words = ["evaluate", str(tmp_path), "--data", str(manifest), "--bank_latents=50"]
+    assert "--bank_latents: without --bank" in refusal(words)

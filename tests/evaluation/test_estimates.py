@@ -7,8 +7,7 @@ from cpc.bounds import BoundTally
 from cpc.candidates import STRATEGIES
 from cpc.contexts import PixelCNN
 from cpc.data.batch import Batch
-from cpc.encoders import TinyTrunk
-from cpc.encoders.patches import PatchEncoder
+from cpc.encoders import PatchEncoder, TinyTrunk
 from cpc.evaluation.estimates import SCORE_ESTIMATORS, HeldOutEstimates, interpret
 from cpc.evaluation.tables import estimates_table
 from cpc.losses import Contrastive, EvalProtocol

@@ -40,9 +40,7 @@ def oracle(weights: dict[str, Tensor], context: str, norm: str, x: Tensor) -> tu
 
 @pytest.mark.parametrize("norm", ["layerNorm", "batchNorm", "ID"])
 @pytest.mark.parametrize(("context", "num_layers"), [("GRU", 1), ("LSTM", 1), ("LSTM", 2)])
-def test_features_and_scores_are_those_of_the_checkpoint(
-    tmp_path: Path, norm: str, context: str, num_layers: int
-) -> None:
+def test_features_and_scores_are_the_checkpoints(tmp_path: Path, norm: str, context: str, num_layers: int) -> None:
     weights, criterion = random_weights(context, norm, num_layers)
     arguments = {"nPredicts": NUM_STEPS, "arMode": context, "normMode": norm, "cpc_mode": None, "sizeWindow": 20480}
     prefixed = [{f"module.{name}": value for name, value in each.items()} for each in (weights, criterion)]
@@ -95,19 +93,13 @@ def test_other_predictors_are_left_out_and_said_so(tmp_path: Path, capsys: pytes
     torch.testing.assert_close(again.encode(x)[1], model.encode(x)[1], rtol=0, atol=0)
 
 
-def test_steps_are_counted_where_nothing_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    weights, criterion = random_weights("GRU", "ID")
-    import_checkpoint(save(tmp_path / "a", weights, criterion), out=tmp_path / "model")
-    predictor = cpc.load_pretrained(tmp_path / "model").predictor
-    expected = torch.cat([criterion[f"wPrediction.predictors.{k}.weight"] for k in range(NUM_STEPS)]) / DIM
-    torch.testing.assert_close(predictor.linear.weight, expected, rtol=0, atol=0)
-    assert capsys.readouterr().err == ""
-
-
 def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
     weights, criterion = random_weights("GRU", "layerNorm")
     path = save(tmp_path / "new", weights, criterion)
     import_checkpoint(path, out=tmp_path / "expected")
+    predictor = cpc.load_pretrained(tmp_path / "expected").predictor  # of as many steps as there are
+    of_steps = torch.cat([criterion[f"wPrediction.predictors.{k}.weight"] for k in range(NUM_STEPS)]) / DIM
+    torch.testing.assert_close(predictor.linear.weight, of_steps, rtol=0, atol=0)
     content, legacy = torch.load(path), tmp_path / "legacy.pt"
     torch.save(content, legacy, _use_new_zipfile_serialization=False)
     import_checkpoint(legacy, out=tmp_path / "found")
@@ -116,8 +108,7 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
     legacy.write_bytes(legacy.read_bytes()[:-200])
     refuses(r"legacy.pt: is damaged", import_checkpoint, legacy, out=tmp_path / "model")
     torch.save({"gEncoder": Code(tmp_path / "run")}, legacy, _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match=r"legacy.pt: is damaged, or holds objects that could run code"):
-        import_checkpoint(legacy, out=tmp_path / "model")
+    refuses(r"damaged, or holds objects that could run code", import_checkpoint, legacy, out=tmp_path / "model")
 
 
 def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from PIL import Image
 from refusals import refuses
 
 from cpc import cli
-from cpc.data import read_image_source, read_manifest
-from cpc.data.audio.index import index_folder
+from cpc.data import index_folder, read_image_source, read_manifest
 from cpc.interop.hub_datasets import _known_split, download_dataset, read_cell
 
 library: Any = pytest.importorskip("datasets")
@@ -161,14 +160,12 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
     source, _ = speech
     out = tmp_path / "out"
     refuses(r"splits`='dev' is not one of train, validation", download_dataset, str(source), out=out, splits=["dev"])
-    with pytest.raises(ValueError, match=r"audio \(Audio\), speaker_id \(Value\).*`column` must be one of"):
-        download_dataset(str(source), out=out, column="text")
+    refuses(r"audio \(Audio\), .* \(Value\).*must be one of", download_dataset, str(source), out=out, column="text")
     refuses("is neither a folder nor a dataset of the Hub", download_dataset, str(tmp_path / "none"), out=out)
     (tmp_path / "secret.wav").write_bytes(b"RIFF")
     table = make_table([{"audio": {"bytes": b"text", "path": None}}])
     library.DatasetDict({"train": table}).save_to_disk(tmp_path / "text")
-    with pytest.raises(ValueError, match="train, row 0 holds no audio of a known format: it begins with b'text'"):
-        download_dataset(str(tmp_path / "text"), out=out)
+    refuses("row 0 holds no audio of a known format: .* b'text'", download_dataset, str(tmp_path / "text"), out=out)
     refuses("row 0 holds no file", read_cell, {"bytes": None, "path": None}, "Audio", str(source), "row 0")
     secret, words = tmp_path / "secret.wav", "which is outside the dataset and is not read"
     for elsewhere in (
@@ -178,8 +175,7 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
     ):
         for of in (str(source), "org/words", "."):
             refuses(words, read_cell, {"bytes": None, "path": elsewhere}, "Audio", of, "row 0")
-    with pytest.raises(ValueError, match=r"`label` text: .* labels of audio all go to labels.csv"):
-        download_dataset(str(source), out=out, label="text")
+    refuses(r"`label` text: .* all go to labels.csv", download_dataset, str(source), out=out, label="text")
     refuses("is a folder: it has no `revision` v9", download_dataset, str(source), out=out, revision="v9")
     refuses(r"is a folder: .* no `config` small", download_dataset, str(tmp_path / "text"), out=out, config="small")
     library.DatasetDict({"holdout": table}).save_to_disk(tmp_path / "odd")
@@ -208,11 +204,8 @@ def test_tars_of_webdataset_are_written_by_split_tar_and_key(
         members = []
         for key in keys:
             labels = json.dumps({"speaker": f"s{len(key)}", "nested": {"x": 1}}).encode()
-            members += [
-                (f"{key}.flac", files[len(key) % 3]),
-                (f"{key}.json", labels),
-                (f"{key}.txt", "größer".encode()),
-            ]
+            members += [(f"{key}.flac", files[len(key) % 3]), (f"{key}.json", labels)]
+            members.append((f"{key}.txt", "größer".encode()))
         tar(tmp_path / "in" / f"{name}.tar", *members)
     out = download_dataset(str(tmp_path / "in"), out=tmp_path / "out")
     manifest = index_folder(out, labels=out / "labels.csv", progress=False)
@@ -240,11 +233,9 @@ def test_a_tar_of_an_earlier_release_restores_its_paths(tmp_path: Path) -> None:
     out = download_dataset(str(tmp_path / "classes"), out=tmp_path / "by class")
     assert sorted(p.relative_to(out).as_posix() for p in out.rglob("*.png")) == ["train/7/0-1.png", "train/8/0-2.png"]
     same = b'{"path": "a.png"}'
-    tar(
-        tmp_path / "twice" / "0.tar", ("0.png", pictures[0]), ("0.json", same), ("1.png", pictures[1]), ("1.json", same)
-    )
-    with pytest.raises(ValueError, match=r"row 1 is a\.png, which another row is already"):
-        download_dataset(str(tmp_path / "twice"), out=tmp_path / "none")
+    members = [("0.png", pictures[0]), ("0.json", same), ("1.png", pictures[1]), ("1.json", same)]
+    tar(tmp_path / "twice" / "0.tar", *members)
+    refuses(r"row 1 is a\.png, .* already", download_dataset, str(tmp_path / "twice"), out=tmp_path / "none")
     for damage in (b"{", b'{"a": "\\ud800"}', b'{"\\ud800": 1}', b"[" * 9999):
         tar(tmp_path / "damaged" / "0.tar", ("1.png", pictures[0]), ("1.json", damage))
         with pytest.raises((ValueError, OSError), match=str(tmp_path / "damaged")):
@@ -272,7 +263,7 @@ def test_a_tar_that_ends_early_is_named(tmp_path: Path) -> None:
         FileNotFoundError("Couldn't find any data file: LocalEntryNotFoundError: check your connection"),
     ],
 )
-def test_a_hub_that_is_not_reached_is_not_called_empty(
+def test_a_hub_not_reached_is_not_named_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def load(*_: Any, **__: Any) -> None:
@@ -312,9 +303,8 @@ def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path
             "damaged": ("org/damaged", "main"),
             "code": ("org/code", "main"),
         }
-        told = hub.call(
-            [f"download({name!r}, out={out!r}, revision={at!r})" for out, (name, at) in asked.items()], tmp_path
-        )
+        calls = [f"download({name!r}, out={out!r}, revision={at!r})" for out, (name, at) in asked.items()]
+        told = hub.call(calls, tmp_path)
     assert told[:3] == ["words", "folders", "zip"]
     index_folder(tmp_path / "words", labels=tmp_path / "words/labels.csv", progress=False)
     assert [file.read_bytes() for file in read_manifest(tmp_path / "words").files] == files

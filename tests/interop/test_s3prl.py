@@ -63,6 +63,5 @@ def test_the_page_of_the_docs_registers_it_as_s3prl_calls_it(tmp_path: Path, mon
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a model of audio at 8000 Hz, but s3prl has only audio at 16000 Hz"):
-        UpstreamExpert(save(tmp_path, sample_rate_hz=8000))
+    refuses("8000 Hz, but s3prl has only audio at 16000 Hz", UpstreamExpert, save(tmp_path, sample_rate_hz=8000))
     refuses("are too few for one latent", UpstreamExpert(save(tmp_path)), [torch.randn(100)])

@@ -24,17 +24,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import cpc.losses.ranks
-from cpc.candidates import STRATEGIES
-from cpc.candidates.class_table import ClassTable
+from cpc import CPC, load_pretrained, save_pretrained
+from cpc.candidates import STRATEGIES, ClassTable
 from cpc.candidates.samplers import Uniform
-from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
-from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
-from cpc.losses.loss import Loss
+from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive, Loss
 from cpc.losses.ranks import gather_sequences
-from cpc.model import CPC
 from cpc.predictors import Bilinear, Output
 
 WINDOW = 1600  # ten latents

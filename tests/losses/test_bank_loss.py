@@ -38,9 +38,7 @@ def looped(
 
 @pytest.mark.parametrize("own", [None, OWN])
 @pytest.mark.parametrize("tile", [(2, 3), (1024, 4096)])
-def test_the_exact_loss_equals_a_loop(
-    own: torch.Tensor | None, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_equals_a_loop(own: torch.Tensor | None, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "TILE_ROWS", tile[0])
     monkeypatch.setattr(partition, "TILE_LATENTS", tile[1])
     queries, positives, bank = inputs()

@@ -1,16 +1,11 @@
 """Who meets whom: in blocks, for candidates of several processes, and apart from all arithmetic."""
 
-import weakref
-
 import pytest
 import torch
 from einops import repeat
 
 from cpc.candidates import STRATEGIES, allowed_matrix
-from cpc.losses import candidate_sets
 from cpc.losses.candidate_sets import Plan, plan
-from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import blocks
 from cpc.losses.engine.blocks import Block, layout_of, split_scores
 from cpc.losses.sequences import Geometry, Sequences
 
@@ -59,20 +54,6 @@ def test_batches_alike_share_a_plan() -> None:
     with pytest.raises(ValueError, match="needs the speaker of every sequence"):
         planned("same_speaker", [0, 1, 0, 9], [2, 2, 2, -1])
     assert planned("mixed", [0, 0, 0, 0], [-1, 2, 3, 4]) is planned("mixed", [0, 1, 0, 9])
-
-
-def test_a_plan_on_a_device_keeps_nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
-
-    def on_device(rows: CandidateSet, device: torch.device) -> CandidateSet:
-        kept.append(weakref.ref(rows.candidate_mask))
-        return blocks.on_device(rows, device)
-
-    monkeypatch.setattr(candidate_sets, "on_device", on_device)
-    sequences = Sequences(Geometry((7,), ("",), (1, 3)), torch.tensor([5, 7]), device=torch.device("meta"))
-    rows, _ = plan("mixed_excluding", sequences)
-    assert layout_of(rows).num_negatives.is_meta
-    assert [each() for each in kept] == [None]
 
 
 def test_a_plan_made_without_gradients_serves_with_them() -> None:

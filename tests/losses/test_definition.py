@@ -96,6 +96,7 @@ def test_info_nce(
         check(dtype, path, info_nce, inputs, **options)
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 @settings(max_examples=50, deadline=None)
 @given(SEEDS, DTYPES, PATHS, st.sampled_from(STRATEGIES), st.sampled_from([None, 1, 5]), st.booleans())
 def test_contrast(

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from cpc.losses import info_nce
-from cpc.losses.engine import Block, tiles
-from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, SharedTiles, choose_tiles
+from cpc.losses.engine import tiles
+from cpc.losses.engine.tiles import DrawnTiles
 
 compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
 
@@ -70,20 +70,3 @@ def test_candidates_that_lie_in_memory_otherwise() -> None:
         ).loss
         found.append((loss, torch.autograd.grad(loss, candidates)[0], candidates))
     torch.testing.assert_close(found[0][:2], found[1][:2])
-
-
-def test_which_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    block, negatives = Block(positives=torch.zeros(2, 1, dtype=torch.long)), torch.zeros(2, 2, dtype=torch.long)
-    few, many = torch.zeros(2 * DRAWN_BEYOND, 4), torch.zeros(2 * DRAWN_BEYOND + 1, 4)
-    has_c = tiles.compiled(tiles.SOURCE) is not None
-
-    def chosen(candidates: Tensor) -> type:
-        return type(choose_tiles(block, 2, candidates, None, negatives, "float32"))
-
-    assert chosen(few) is SharedTiles
-    assert chosen(many) is (DrawnTiles if has_c else SharedTiles)
-    monkeypatch.setattr(tiles, "has_kernel", lambda scores: True)
-    assert chosen(many) is SharedTiles
-    monkeypatch.undo()
-    monkeypatch.setattr(tiles, "compiled", lambda source: None)
-    assert chosen(many) is SharedTiles

@@ -99,11 +99,8 @@ def test_contrast(strategy: str, num_negatives: int | None, on_kernel: str) -> N
     latents = random(4, 5, 6)
     num_latents = torch.tensor([5, 3, 5, 4])
     latents[torch.arange(5) >= num_latents[:, None]] = math.nan
-    ids = {
-        "num_latents": num_latents,
-        "sequence_id": torch.tensor([0, 0, 1, 2]),
-        "group_id": torch.tensor([0, 0, 0, 0]),
-    }
+    group_id = torch.tensor([0, 0, 0, 0])
+    ids = {"num_latents": num_latents, "sequence_id": torch.tensor([0, 0, 1, 2]), "group_id": group_id}
 
     def loss(queries: Tensor, latents: Tensor, compute: str) -> Any:
         draws = torch.Generator().manual_seed(0)

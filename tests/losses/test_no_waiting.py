@@ -15,11 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cpc.candidates import STRATEGIES
-from cpc.candidates.class_table import ClassTable
+from cpc.candidates import STRATEGIES, ClassTable
 from cpc.contexts import GRU, Identity, PixelCNN
-from cpc.data.batch import Batch
-from cpc.data.modality import Modality
+from cpc.data import Batch, Modality
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive, candidate_sets
 from cpc.model import CPC

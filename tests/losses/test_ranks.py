@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from cpc.losses import Contrastive
-from cpc.losses.ranks import gather_latents, gather_sequences
-from cpc.predictors import Output
-
 SCRIPT = Path(__file__).parent / "gloo_ranks.py"
 TOLERANCE = 1e-10
 
@@ -53,13 +49,3 @@ def test_training_is_the_same_at_any_world_size(tmp_path: Path) -> None:
     one, *others = trained(tmp_path, 20, "8", "4+4", "2+2+2+2", "1+4+1+2")
     for several in others:
         compare(one, several)
-
-
-def test_a_single_process_gathers_nothing() -> None:
-    x = torch.zeros(2, 3, 4)
-    output = Output(x, x, {"": x[None]}, None)
-    sequences = Contrastive().sequences(output)
-    found, share = gather_sequences(sequences, ("mixed",))
-    assert found is sequences
-    assert share.own == slice(0, 2)
-    assert torch.equal(gather_latents(x, share), x.flatten(0, 1))

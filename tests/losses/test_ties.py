@@ -108,10 +108,9 @@ def test_of_few_drawn_candidates() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_of_sequences(strategy: str, num_negatives: int | None) -> None:
     known = {"num_latents": torch.tensor([7, 5, 6]), "sequence_id": torch.tensor([0, 1, 0])}
+    known["group_id"] = torch.zeros(3).long()
     latents, queries = torch.randn(200).expand(3, 7, 200), torch.randn(2, 3, 7, 200)
-    found = contrast(
-        *(queries, latents), strategy=strategy, group_id=torch.zeros(3).long(), num_negatives=num_negatives, **known
-    )
+    found = contrast(queries, latents, strategy=strategy, num_negatives=num_negatives, **known)
     each = found.num_candidates / found.num_rows
     torch.testing.assert_close(found.accuracy, found.num_rows / each, rtol=1e-6, atol=0)
 

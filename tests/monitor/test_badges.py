@@ -15,7 +15,7 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, event_record, health_record
 from cpc.data.store.atomic import append_record
-from cpc.monitor.badges import badges, format_seconds, seconds_since_write
+from cpc.monitor.badges import badges, seconds_since_write
 from cpc.monitor.run import Run
 
 NOW = time.time()
@@ -130,8 +130,3 @@ def test_records_of_older_versions_and_former_strategies_change_no_badge(tmp_pat
     assert found(tmp_path / "run", rising(), self_checks=[line], events=[event_record("started")]) == {}
     full = bound_record(50, strategy="sequence_only", saturated=[True] * 4, loss_nats=[None] * 4)
     assert found(tmp_path / "run", [full, bound_record(100)]) == {}
-
-
-def test_lengths_of_time_in_words() -> None:
-    words = [format_seconds(seconds) for seconds in (0.0, 119.0, 120.0, 7200.0, 200_000.0)]
-    assert words == ["0 s", "119 s", "2 min", "2 h", "2 d"]

@@ -158,9 +158,7 @@ def zoom_in(page: Page, name: str, change: str, until_it_is: str) -> None:
     raise AssertionError(f"in vain: {until_it_is}")
 
 
-def test_what_a_reader_sees_of_two_runs_and_does_with_them(
-    address: str, opened: Callable[..., Page], unchanged: Path
-) -> None:
+def test_what_a_reader_sees_and_does_with_two_runs(address: str, opened: Callable[..., Page], unchanged: Path) -> None:
     page = opened(address)
     until(page, f"{figure('bound')}._fullData.length >= 3")
     lines = drawn(page, "bound")
@@ -214,9 +212,7 @@ def test_what_a_reader_sees_of_two_runs_and_does_with_them(
 
 
 @pytest.mark.slow
-def test_runs_that_come_grow_and_go_under_a_reader_whose_zoom_stays(
-    opened: Callable[..., Page], tmp_path: Path
-) -> None:
+def test_runs_come_grow_and_go_under_a_reader_whose_zoom_stays(opened: Callable[..., Page], tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
     with serving(folder) as address:

@@ -140,9 +140,8 @@ def test_accuracy_has_chance_and_probes_have_their_references(library: Library) 
 
 def test_smoothing_averages_neighbours_and_leaves_ceilings_alone(library: Library) -> None:
     raw, smooth = drawn(library)["bound"], drawn(library, smoothing=5)["bound"]
-    np.testing.assert_allclose(
-        lines(smooth)["first"][1][10], lines(raw)["first"][1][8:13].astype(float).mean(), rtol=1e-5
-    )
+    expected = lines(raw)["first"][1][8:13].astype(float).mean()
+    np.testing.assert_allclose(lines(smooth)["first"][1][10], expected, rtol=1e-5)
     assert not [trace for trace in smooth.figure["data"] if "fill" in trace]  # their error is not that of a mean
     ceiling = "ceiling log N = 4.85"
     assert lines(smooth)[ceiling][1].tolist() == lines(raw)[ceiling][1].tolist()

@@ -27,7 +27,6 @@ def test_serves_until_ctrl_c_and_answers_prometheus(runs: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )
     try:
-        assert server.stdout is not None
         told = server.stdout.readline()
         address = re.search(r"http://127\.0\.0\.1:\d+/", told)
         assert address, told

@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_read_leaves_the_rest_of_its_run(runs: Path, libra
     assert library.runs["first"].tables(BOUND)[0].means["step"].size == 41
 
 
-def test_an_error_in_one_run_or_in_the_search_ends_nothing(
+def test_an_error_in_a_run_or_search_ends_nothing(
     runs: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library_module, "FIND_SECONDS", 0.1)
@@ -138,9 +138,7 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
     assert b'cpc_step{run="deeper/second"} 2000' in prometheus_text(library)
 
 
-def test_types_that_nobody_foresaw_are_left_out_everywhere(
-    runs: Path, tmp_path: Path, read: Callable[..., Library]
-) -> None:
+def test_types_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path, read: Callable[..., Library]) -> None:
     odd = runs / "first"
     newer = {"loss_nats": {"k": 1}, "saturated": 3, "biased": [None] * 4, "reading": ["x"], "mi_ceiling_nats": "high"}
     newer |= {"num_rows": [{}] * 4, "information_for_gaussians_nats": 1.0}
@@ -177,9 +175,7 @@ def test_names_that_are_not_utf_8_are_names_all_the_same(tmp_path: Path, read: C
     write_export(tmp_path / "page.html", library)
 
 
-def test_a_deleted_run_leaves_after_a_day_without_recolouring_others(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_run_leaves_after_a_day_recolouring_none(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     colours = {name: run.colour for name, run in library.runs.items()}
     first = next(iter(library.runs))
     folder = library.runs[first].folder
@@ -235,9 +231,7 @@ def test_thousands_of_curves_of_one_file_are_left_out_and_counted(runs: Path, li
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e308, 1e39, 3e38, pytest.param(10**400, id="10^400")])
-def test_numbers_that_no_chart_holds_cost_no_other_run_its_charts(
-    runs: Path, value: float, read: Callable[..., Library]
-) -> None:
+def test_what_no_chart_holds_costs_no_other_run_charts(runs: Path, value: float, read: Callable[..., Library]) -> None:
     """Every piece of JSON on the page is such as browsers read, and drawn values are finite or gaps."""
     stranger = write_run(runs / "stranger")
     for name, record in (

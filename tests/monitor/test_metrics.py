@@ -68,5 +68,4 @@ def test_a_change_of_strategy_or_steps_leaves_one_sample_per_label_set(library: 
     trained = [each for each in bounds if (each["run"], each["split"]) == ("first", "train")]
     assert {(each["strategy"], each["k"]) for each in trained} == {("mixed_excluding", k) for k in "123"}
     of_first = library.runs["first"].bound(View())
-    assert of_first is not None
     assert (of_first.key.names, of_first.last_mean("step")) == (("train", "mixed_excluding"), 2100)

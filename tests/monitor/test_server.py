@@ -96,9 +96,7 @@ DRAWN: dict[str, object] = {"listed": [1, 0, [], "nats"], "split": "training", "
 DRAWN |= {"smoothing": 1, "log": [], "in-view": [], "drawn": {}, "table-of": "bound"}
 
 
-def test_a_call_of_no_callback_is_refused_and_the_others_answered(
-    monitor: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_call_of_no_callback_is_refused_others_answered(monitor: int, capfd: pytest.CaptureFixture[str]) -> None:
     for body in ("", "{", "[]", "null", "{}", '{"output": []}', '{"output": "of.an-older-page", "inputs": []}'):
         assert called(monitor, body) in (400, 415), body
     assert "Traceback" not in capfd.readouterr().err

@@ -142,9 +142,7 @@ def distorted(tensor: Tensor) -> list[Any]:
         wrong.append(torch.repeat_interleave(tensor, 2, axis)[(slice(None),) * axis + (slice(None, None, 2),)])
     if tensor.numel() > 1:
         wrong.append(tensor.flatten()[:1].expand(tensor.numel()).view(tensor.shape))
-    return [
-        each for each in wrong if not (isinstance(each, Tensor) and each.is_contiguous() and is_alike(each, tensor))
-    ]
+    return [x for x in wrong if not (isinstance(x, Tensor) and x.is_contiguous() and is_alike(x, tensor))]
 
 
 def is_alike(one: Tensor, other: Tensor) -> bool:
@@ -156,12 +154,10 @@ def test_calls_with_sanitizers(tmp_path: Path) -> None:
     compiler = shlex.split(os.environ.get("CC", "cc"))
     libraries = []
     for name in ("libasan.so", "libubsan.so"):
-        path = subprocess.run(
-            [*compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
-        ).stdout
-        if not Path(path.strip()).is_absolute():
+        path = subprocess.check_output([*compiler, f"-print-file-name={name}"], text=True).strip()
+        if not Path(path).is_absolute():
             pytest.skip(f"the compiler has no {name}")
-        libraries.append(path.strip())
+        libraries.append(path)
     changes = {
         "CC": f"{shlex.join(compiler)} {SANITIZE}",
         "LD_PRELOAD": " ".join(libraries),

@@ -174,8 +174,7 @@ def test_ranks_and_files_are_shared_out(
         assert done.returncode == 0, done.stderr
     config = Path("runs/960/config.yaml").read_text()
     assert "devices: '2'\n  num_nodes: 1\n" in config
-    assert {record["step"] for record in read_records(Path("runs/960/bound.jsonl")) if record["split"] == "valid"} == {
-        2
-    }
+    records = read_records(Path("runs/960/bound.jsonl"))
+    assert {record["step"] for record in records if record["split"] == "valid"} == {2}
     assert manifest.read_bytes() == expected
     assert len(list(Path("features").rglob("*.npy"))) == 60

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpc.checkpoint import save_pretrained
+from cpc import CPC, save_pretrained
 from cpc.contexts import GRU
 from cpc.data import Audio
 from cpc.encoders import AudioEncoder
-from cpc.model import CPC
 from cpc.predictors import Bilinear
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -47,7 +46,7 @@ def test_an_index_is_that_of_one_process(folder: Path, environment: dict[str, st
 
 
 @pytest.mark.slow
-def test_bad_files_of_an_index_are_named_or_left_out(
+def test_bad_files_of_an_index_are_named_or_left(
     folder: Path, cluster: Callable[..., dict[str, str]], cpc: Run
 ) -> None:
     environment = cluster(2)

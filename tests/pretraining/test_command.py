@@ -11,9 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import lightning.pytorch as pl
 import numpy as np
@@ -28,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
-from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data import Manifest, read_manifest
 from cpc.data.store.atomic import read_records
 from cpc.pretraining.command import _worker_error
 from cpc.pretraining.data import PretrainingData
@@ -36,7 +34,7 @@ from cpc.pretraining.module import Pretraining
 from cpc.pretraining.pretrain import pretrain
 from cpc.pretraining.run_folder import RunFolder
 from cpc.pretraining.run_lock import lock_run
-from cpc.pretraining.trainer import Progress, make_trainer
+from cpc.pretraining.trainer import make_trainer
 from cpc.probes.tracker import Tracker
 from cpc.quickstart.recipe import part
 
@@ -172,21 +170,13 @@ def test_mistakes_end_before_training_with_their_name(
 def test_no_split_is_no_training_on_everything(config: dict[str, Any], tmp_path: Path, unchecked_types: None) -> None:
     """A null in a config passes jsonargparse's check of types."""
     for name in ("train_split", "eval_split"):
-        with pytest.raises(ValueError, match=f"`{name}`=None must name a split"):
-            pretrain(config, {name: None}, run_dir=tmp_path)
+        refuses(f"`{name}`=None must name a split", pretrain, config, {name: None}, run_dir=tmp_path)
 
 
 def test_a_folder_with_a_run_is_not_written_over(refused: Refused, finished: Path) -> None:
     before = (finished / "bound.jsonl").read_bytes()
     assert f"already holds a run: continue with --run_dir {finished} --ckpt_path last" in refused()
     assert (finished / "bound.jsonl").read_bytes() == before
-
-
-def test_the_line_of_progress_calls_no_bound_what_may_be_none() -> None:
-    tally = SimpleNamespace(sums=[torch.ones(6, 1, 2, dtype=torch.float64)])
-    shown = Progress().get_metrics(Mock(spec=pl.Trainer), Mock(spec=Pretraining, tally=tally))
-    assert list(shown) == ["log N - L"]
-    assert "bound" not in str(shown)
 
 
 def test_logger_and_progress_bar_can_be_left_out(run: Run, capsys: Capture) -> None:
@@ -227,9 +217,7 @@ def test_a_broken_run_continues_bit_for_bit(
     assert ((folder / "bound.jsonl").read_text(), read_config(folder)["sha256"]) == whole
 
 
-def test_tensorboard_shows_each_step_once_after_a_resume(
-    run: Run, refused: Refused, break_at: Callable[[int], None]
-) -> None:
+def test_tensorboard_shows_a_resumed_step_once(run: Run, refused: Refused, break_at: Callable[[int], None]) -> None:
     options = ["--trainer.max_steps=6", "--checkpoint_every_steps=3", "--record_every_steps=1"]
     probes = [f"{{class_path: cpc.probes.OnlineProbe, init_args: {{task: speaker, features: {x}}}}}" for x in "zc"]
     options.append(f"--trainer.callbacks=[{', '.join(probes)}]")
@@ -276,9 +264,7 @@ def test_code_in_a_checkpoint_is_not_run(refused: Refused, finished: Path, given
     assert not touched.exists()
 
 
-def test_a_state_that_could_not_be_read_again_is_not_saved(
-    refused: Refused, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_not_to_be_read_is_not_saved(refused: Refused, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a callback of one's own may have it; the checkpoint of before stays."""
     before = (finished / "checkpoints" / "last.ckpt").read_bytes()
     monkeypatch.setattr(Tracker, "state_dict", lambda self: {"folder": finished})
@@ -286,9 +272,7 @@ def test_a_state_that_could_not_be_read_again_is_not_saved(
     assert (finished / "checkpoints" / "last.ckpt").read_bytes() == before
 
 
-def test_a_rank_that_is_lost_while_a_checkpoint_is_saved_is_no_full_disk(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_lost_while_one_saves_is_no_full_disk(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def save(self: pl.Trainer, path: Path) -> None:
         path.touch()
         raise RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 20000ms for recv")
@@ -316,9 +300,7 @@ def test_predictions_that_are_not_finite_are_named(refused: Refused, monkeypatch
     assert "the loss is nan at training step 0, from the predictions k = 2: training stops" in refused()
 
 
-def test_a_broken_gradient_reaches_no_checkpoint(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_gradient_is_not_saved(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of the third step is finite, its gradient is not, and the checkpoint comes right behind it."""
 
     def break_gradient(self: Pretraining, optimizer: object) -> None:
@@ -391,9 +373,7 @@ BATCHES = "because its batches would change: {}; restore"
         ("--model.encoder.init_args.dim=12", "model.encoder.dim is 8 in the checkpoint, 12 now"),
     ],
 )
-def test_another_model_or_other_batches_are_refused_on_resume(
-    refused: Refused, finished: Path, option: str, message: str
-) -> None:
+def test_other_models_or_batches_are_not_resumed(refused: Refused, finished: Path, option: str, message: str) -> None:
     assert message in refused("--ckpt_path=last", "--trainer.max_steps=6", option)
     assert event_names(finished) == ["started", "finished"]  # a refused start is no event of the run
 
@@ -427,9 +407,7 @@ def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
     assert message in refused(*options)
 
 
-def test_torchrun_without_trainer_options_is_refused(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_torchrun_without_options_is_refused(refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = "WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 GROUP_RANK=0 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none"
     for each in [*told.split(), "MASTER_ADDR=127.0.0.1"]:
         monkeypatch.setenv(*each.split("="))
@@ -581,9 +559,7 @@ def test_one_process_trains_in_a_folder(refused: Refused, finished: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_ends_the_group_finds_the_step_saved(
-    start_waiting: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_scheduler_finds_the_step_saved(start_waiting: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     """Loader workers are of the group too, and the signal comes twice, as torchrun sends it on."""
     process = start_waiting("--data.num_workers=1")
     before = (tmp_path / "run" / "bound.jsonl").read_bytes()
@@ -604,7 +580,7 @@ BROKEN_WORKER = """
 import os, sys
 from torch.utils.data import get_worker_info
 from cpc.cli import main
-from cpc.data.recordings.windows import WindowDataset
+from cpc.data import WindowDataset
 read = WindowDataset.__getitems__
 def break_off(self, windows):
     if get_worker_info() is not None and windows[0][1] > 100:
@@ -631,7 +607,7 @@ def test_what_befalls_a_loader_process_ends_training(command: Command, fault: st
     assert told in done.stderr
 
 
-def test_a_loader_process_killed_in_the_middle_of_a_batch_is_told_by_the_line_to_it() -> None:
+def test_the_error_of_a_loader_process_is_found_among_those_that_followed_and_the_search_has_an_end() -> None:
     ours, theirs = multiprocessing.Pipe()
     theirs.close()
     with ours, pytest.raises(EOFError) as broken:
@@ -641,10 +617,6 @@ def test_a_loader_process_killed_in_the_middle_of_a_batch_is_told_by_the_line_to
     after.__context__ = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     assert _worker_error(after) == "DataLoader worker (pid(s) 7) exited unexpectedly"
     assert _worker_error(ConnectionError("of a source")) is None
-
-
-def test_errors_that_cause_each_other_in_a_cycle_have_an_end() -> None:
-    """As of a run whose folder was removed: an endless search would heed no signal."""
     errors = [OSError(f"could not save {number}") for number in range(3)]
     for number, error in enumerate(errors):
         other = errors[(number + 1) % 3]
@@ -676,9 +648,7 @@ def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(run: Run, finished
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_closed_finds_the_step_saved(
-    start_waiting: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_closed_terminal_finds_it_saved(start_waiting: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     """The kernel sends SIGHUP, and refuses what is printed from then on."""
     ours, theirs = pty.openpty()
     terminal = os.ttyname(theirs)
@@ -713,9 +683,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_the_process_as_it_was(
     assert event_names(tmp_path / "run") == ["started", "interrupted"]
 
 
-def test_ctrl_c_is_given_back_when_training_fails(
-    refused: Refused, tmp_path: Path, break_at: Callable[[int], None]
-) -> None:
+def test_ctrl_c_is_given_back_by_failures(refused: Refused, tmp_path: Path, break_at: Callable[[int], None]) -> None:
     handler = signal.getsignal(signal.SIGINT)
     break_at(1)
     refused()

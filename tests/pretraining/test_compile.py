@@ -69,7 +69,7 @@ def test_kernels_of_inductor_train_as_eager_mode_and_resume_exactly(
 
 
 @pytest.mark.usefixtures("unchecked_types")
-def test_a_model_that_cannot_be_compiled_is_an_error(
+def test_a_model_that_does_not_compile_is_an_error(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forward(self: SignalEncoder, x: torch.Tensor) -> torch.Tensor:
@@ -172,9 +172,8 @@ def test_steps_that_differ_are_not_replayed() -> None:
         is_replayed.append(graphs.num_replayed > before)
         expected = compute(batch)
         results.append((found, expected))
-        gradients = (
-            torch.autograd.grad(3 * each.contrast.loss, list(model.parameters())) for each in (found, expected)
-        )
+        weights = list(model.parameters())
+        gradients = (torch.autograd.grad(3 * each.contrast.loss, weights) for each in (found, expected))
         torch.testing.assert_close(*gradients)
     for found, expected in results:  # no replay has changed the results of another
         torch.testing.assert_close((*found[:2], *found.contrast), (*expected[:2], *expected.contrast))

@@ -59,6 +59,7 @@ def test_it_learns_and_evaluate_measures_other_episodes(run_dir: Path, source: P
     assert (np.array(bound["num_candidates"]) <= 1 + 5 * 12).all()
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 @pytest.mark.usefixtures("unchecked_types")
 def test_probe_reads_the_state(
     run_dir: Path, source: Path, recording: Recording, capsys: pytest.CaptureFixture[str]

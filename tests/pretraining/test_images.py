@@ -292,7 +292,7 @@ def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Run) -> None:
         run(SLIDING[0], "--data.augmentation=none", name="sliding")
 
 
-def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counted(
+def test_a_held_out_scene_has_no_others_negatives_and_copies_are_counted(
     run: Run, tmp_path: Path, capsys: Capture
 ) -> None:
     path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"] * 2)
@@ -332,9 +332,7 @@ def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Run, tmp_
     assert evaluate(folder, path, num_batches=2)["bounds"][0]["loss_nats"] == held_out_losses(folder)[0]
 
 
-def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
-    finished: Path, source: Path, refusal: Refused
-) -> None:
+def test_evaluate_takes_other_sizes_but_not_what_images_lack(finished: Path, source: Path, refusal: Refused) -> None:
     larger = evaluate(finished, source, num_batches=1, image_size=48, load_size=48, batch_size=2)
     assert larger["bounds"][0]["num_candidates"] == [2 * 5 * 5] * 8
     command = ["evaluate", str(finished), "--data", str(source), "--out", str(finished / "other.json")]
@@ -346,7 +344,6 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
     ):
         printed = refusal([*command, *options])
         assert message in printed
-        assert ("is a model of image, whose data have no such option" in printed) == (
-            message == f"{' '.join(options)}; "
-        )
+        is_unknown = "is a model of image, whose data have no such option" in printed
+        assert is_unknown == (message == f"{' '.join(options)}; ")
     assert not (finished / "other.json").exists()

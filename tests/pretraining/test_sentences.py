@@ -83,7 +83,7 @@ def test_probes_beside_their_baselines(
     assert f"{num_copies} of 30 sentences of the test data are copies of training data" in printed
 
 
-def test_a_set_without_a_split_is_read_by_folds(
+def test_a_set_without_splits_is_read_by_folds(
     folder: Path, run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "probe.json"

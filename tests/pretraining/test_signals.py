@@ -31,9 +31,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts: dict[str, Any] = {"group": np.arange(NUM_PEOPLE), "label": label, "sample_rate_hz": RATE_HZ}
     np.savez(path, x=x.astype(np.float32), channels=["sine", "cosine", "noise"], units=["mT", "", "g"], **facts)
     others = x[..., [2, 0, 1]] * (9.80665, 1e3, 1)  # the same in other units and in another order
-    np.savez(
-        path.with_name("others.npz"), x=others, channels=["noise", "sine", "cosine"], units=["m/s2", "uT", "V"], **facts
-    )
+    facts |= {"channels": ["noise", "sine", "cosine"], "units": ["m/s2", "uT", "V"]}
+    np.savez(path.with_name("others.npz"), x=others, **facts)
     return path
 
 
@@ -79,9 +78,7 @@ def test_it_trains_and_resumes_bit_for_bit(
     assert np.all(np.array(bound["mi_bound_nats"]) <= bound["mi_ceiling_nats"])
 
 
-def test_probe_judges_windows_alone_and_within_their_recording(
-    run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_probe_judges_windows_and_recordings(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["probe", str(run_dir), "--data", str(source), "--task", "label", "--folds", "group", "--num_folds", "2"]
     windows = ["--window_seconds", "2", "--hop_seconds", "1"]
     features = ["--features", "c", "z", "c_stream", "--baselines", "majority", "random", "hand", "hand_past"]

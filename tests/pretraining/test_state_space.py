@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from cpc.checkpoint import load_pretrained, save_pretrained
+from cpc import CPC, load_pretrained, save_pretrained
 from cpc.cli import main
 from cpc.contexts import GRU
 from cpc.contexts.context import time_constants
 from cpc.data.store.atomic import read_records
 from cpc.encoders import SignalEncoder
-from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.module import parameter_groups
 

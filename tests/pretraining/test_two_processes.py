@@ -121,9 +121,8 @@ def test_both_ranks_killed_between_checkpoint_and_record_continue_exactly(tmp_pa
     options = ["--trainer.max_steps=8", "--checkpoint_every_steps=3", "--record_every_steps=4"]
     options += ["--model.context.init_args.num_layers=2", "--model.context.init_args.dropout=0.2"]
     whole = pretrain(manifest, tmp_path / "whole", *options)
-    broken = start(
-        manifest, tmp_path / "broken", *options, event="if self.global_step == 3: os.kill(os.getpid(), signal.SIGKILL)"
-    )
+    event = "if self.global_step == 3: os.kill(os.getpid(), signal.SIGKILL)"
+    broken = start(manifest, tmp_path / "broken", *options, event=event)
     assert (broken.returncode, "ended by SIGKILL" in broken.stderr) == (2, True), broken.stderr
     assert not (tmp_path / "broken" / "bound.jsonl").exists()
     assert pretrain(manifest, tmp_path / "broken", *options, "--ckpt_path=last") == whole
@@ -131,7 +130,7 @@ def test_both_ranks_killed_between_checkpoint_and_record_continue_exactly(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "number", "code"), [(0, "SIGINT", 130), (1, "SIGTERM", 143)])
-def test_a_signal_on_one_rank_stops_both_at_the_same_step(
+def test_a_signal_stops_both_at_the_same_step(
     tmp_path: Path, manifest: Path, rank: int, number: str, code: int
 ) -> None:
     event = f"if (self.global_rank, self.global_step) == ({rank}, 2): signal.raise_signal(signal.{number})"
@@ -179,9 +178,8 @@ def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(
         assert rank == 0 or ending["message"] == "the connection to another rank is lost"
     assert read_checkpoint(run_dir / "checkpoints" / "last.ckpt")["global_step"] == 4
     if "KILL" in fault:
-        continued = pretrain(
-            manifest, run_dir, "--trainer.max_steps=6", "--ckpt_path=last", f"--data.batch_size={2 * num_ranks}"
-        )
+        options = ["--trainer.max_steps=6", "--ckpt_path=last", f"--data.batch_size={2 * num_ranks}"]
+        continued = pretrain(manifest, run_dir, *options)
         assert [record["step"] for record in continued if record["split"] == "train"] == [2, 4, 6]
 
 

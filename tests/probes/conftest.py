@@ -14,8 +14,7 @@ from opened import BOUND, open_audio
 
 import cpc
 from cpc.contexts import GRU
-from cpc.data import Audio
-from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data import Audio, Manifest, read_manifest
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.encoders import AudioEncoder
 from cpc.predictors import Bilinear

@@ -36,9 +36,7 @@ def oracle(x: np.ndarray, labels: np.ndarray, l2: float) -> LogisticRegression:
 @pytest.mark.parametrize(("num", "dim"), [(300, 12), (40, 90)])
 @pytest.mark.parametrize("l2", [0.3, 30.0])
 @pytest.mark.parametrize("way", ["kept", "streamed", "not whitened", "whitened by a sample"])
-def test_solution_is_that_of_scikit_learn(
-    num: int, dim: int, l2: float, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_solution_is_scikit_learns(num: int, dim: int, l2: float, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convex, "_BLOCK_ROWS", 64)
     if way == "streamed":
         monkeypatch.setattr(convex, "_KEPT_BYTES", 0)
@@ -74,6 +72,7 @@ def test_it_goes_on_from_a_start() -> None:
     assert 2 * again.num_passes < first.num_passes
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_the_penalty_is_the_best_of_an_exhaustive_cross_validation() -> None:
     """Groups shift the features, so that folds over examples and over groups would choose otherwise."""
     x, labels = problem(360, 30, noise=2.0)
@@ -104,7 +103,6 @@ def test_the_penalty_is_the_best_of_an_exhaustive_cross_validation() -> None:
     assert PENALTIES[-1] < best < PENALTIES[0]
     assert l2 == pytest.approx(best * 360)
     expected = oracle((x - x.mean(0)) * 2, labels, l2).coef_
-    assert start is not None
     assert np.linalg.norm(start.weight.numpy() - expected) < 0.6 * np.linalg.norm(expected)  # it is a place to begin
 
 
@@ -168,7 +166,6 @@ def test_a_class_in_one_file_does_not_stop_the_solver() -> None:
     labels[:4] = 3  # four examples, all in the first file
     coordinates = coordinates_of(x)
     l2, start = choose_l2(coordinates, labels, groups, 4)
-    assert start is not None
     standardised = (x.astype(np.float64) - x.mean(0)) * 2
     expected = oracle(standardised, labels, l2).predict_proba(standardised)
     low = replace(start, bias=start.bias - 30 * (torch.arange(4) == 3))  # where folds without the class would end

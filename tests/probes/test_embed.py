@@ -40,17 +40,14 @@ def test_single_files_and_safetensors(model_folder: Path, audio_folder: Path, tm
     assert load_file(tmp_path / "out" / "3.safetensors")["features"].shape[1] == 12
 
 
-def test_features_that_are_not_finite_are_not_written(
-    model: cpc.CPC, model_folder: Path, audio_folder: Path, tmp_path: Path
-) -> None:
+def test_no_infinite_feature_is_written(model: cpc.CPC, model_folder: Path, audio_folder: Path, tmp_path: Path) -> None:
     """Of weights that are finite, each by itself."""
     with torch.no_grad():
         for layer in model.encoder.layers:
             layer.weight.fill_(3e38)
     cpc.save_pretrained(model, model_folder / "model", provenance={"data": Audio(manifest="unknown").saved_settings})
     files = [audio_folder / "bob" / "0.flac"]
-    with pytest.raises(ValueError, match=r"bob/0\.flac: its features are not finite"):
-        embed(model_folder, files, tmp_path / "out", "z", progress=False)
+    refuses(r"bob/0\.flac: .* are not finite", embed, model_folder, files, tmp_path / "out", "z", progress=False)
     with pytest.warns(UserWarning, match="left out 1 of 1 files"):
         assert embed(model_folder, files, tmp_path / "out", "z", skip_bad=True, progress=False) == []
     assert not (tmp_path / "out").exists()
@@ -68,10 +65,8 @@ def test_two_inputs_with_one_output_are_refused_before_anything_is_written(
     shutil.copy(audio_folder / "bob" / "0.flac", tmp_path / "same" / "a.flac")
     shutil.copy(audio_folder / "eve" / "3.mp3", tmp_path / "same" / "a.mp3")
     refuses("leave out or rename one", embed, model_folder, [tmp_path / "same"], tmp_path / "new", progress=False)
-    with pytest.raises(ValueError, match=r"a\.mp3 and .*a\.mp3 would both be written"):
-        embed(
-            model_folder, [tmp_path / "same/a.mp3", tmp_path / "same/../same/a.mp3"], tmp_path / "new", progress=False
-        )
+    twice = [tmp_path / "same/a.mp3", tmp_path / "same/../same/a.mp3"]
+    refuses(r"a\.mp3 and .*a\.mp3 would both", embed, model_folder, twice, tmp_path / "new", progress=False)
     for suffix in ("flac", "mp3"):
         embed(model_folder, [tmp_path / "same" / f"a.{suffix}"], tmp_path / suffix, progress=False)
 
@@ -89,13 +84,10 @@ def test_whatever_a_reader_raises_is_left_out_when_asked(
     with pytest.warns(UserWarning, match=r"left out 1 of 12 files:\n.*3\.mp3: its features cannot be"):
         written = embed(model_folder, [audio_folder], tmp_path / "out", skip_bad=True, progress=False)
     assert len(written) == 11
-    with pytest.raises(ValueError, match=r"its features cannot be computed \(.*\); set `skip_bad`"):
-        embed(model_folder, [audio_folder], tmp_path / "again", progress=False)
+    refuses(r"cannot be computed .*`skip_bad`", embed, model_folder, [audio_folder], tmp_path / "again", progress=False)
 
 
-def test_outputs_that_exist_are_replaced_only_when_asked(
-    model_folder: Path, audio_folder: Path, tmp_path: Path
-) -> None:
+def test_outputs_there_are_replaced_only_when_asked(model_folder: Path, audio_folder: Path, tmp_path: Path) -> None:
     file, out = audio_folder / "ann" / "0.flac", tmp_path / "out"
     embed(model_folder, [file], out, progress=False)
     values = np.load(out / "0.npy")

@@ -10,8 +10,7 @@ from refusals import refuses
 import cpc
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context
 from cpc.data.features import Features
-from cpc.encoders import AudioEncoder, MelEncoder, SignalEncoder
-from cpc.encoders.spectral import MFCC
+from cpc.encoders import MFCC, AudioEncoder, MelEncoder, SignalEncoder
 from cpc.predictors import Bilinear
 
 CONTEXTS = [GRU(dim=8, num_layers=2), LSTM(dim=8), CausalTransformer(dim=8, num_heads=2, window=7)]
@@ -75,9 +74,7 @@ def test_windows_together_are_as_windows_alone(kind: str) -> None:
     num_samples=st.integers(0, 400),
     chunk=st.integers(1, 90),
 )
-def test_any_geometry_in_chunks_equals_the_whole_file(
-    layers: list[tuple[int, int, int]], num_samples: int, chunk: int
-) -> None:
+def test_any_geometry_in_chunks_is_the_file(layers: list[tuple[int, int, int]], num_samples: int, chunk: int) -> None:
     torch.manual_seed(0)
     kernels, strides, paddings = zip(*layers, strict=True)
     encoder = AudioEncoder(3, 100, "none", kernels, strides, paddings)

@@ -6,10 +6,9 @@ import torch
 from scipy.sparse import csr_array, random_array
 from sklearn.linear_model import LogisticRegression
 
+from cpc.probes import Examples, fit_probe
 from cpc.probes.classifier import standardise
-from cpc.probes.fit import fit_probe
 from cpc.probes.results import summarise
-from cpc.probes.task import Examples
 
 NUM_CLASSES = 4
 

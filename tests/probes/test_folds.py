@@ -14,8 +14,7 @@ from sklearn.preprocessing import StandardScaler
 import cpc
 from cpc.data import Audio
 from cpc.data.audio.probe_data import AudioProbeData
-from cpc.probes import Extraction, Task, probe
-from cpc.probes.comparison import Comparison
+from cpc.probes import Comparison, Extraction, Task, probe
 from cpc.probes.report import _count_copies
 
 ProbeData = Callable[..., AudioProbeData]
@@ -64,6 +63,7 @@ def test_groups_are_shared_out_in_their_order(audio: ProbeData) -> None:
     assert [len(fold.test) for fold in of_some.folds] == [18, 18]
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_labels_of_one_speaker_are_tested_on_the_others(model: cpc.CPC, audio: ProbeData) -> None:
     probe_data = audio(train_split=None)
     task = Task("phones", probe_data, folds="speaker", num_folds=3)

@@ -110,17 +110,6 @@ def test_the_record_is_what_a_loop_over_frames_counts(started: tuple) -> None:
     assert record["label_entropy_nats"] == pytest.approx(-sum(c / n * math.log(c / n) for c in counts if c))
 
 
-def test_a_record_starts_anew_and_none_without_examples(started: tuple) -> None:
-    probe, trainer, _ = started
-    observed, outputs = batch(0)
-    probe.add_held_out(observed, outputs["latents"], outputs["contexts"])
-    assert probe.held_out_record(trainer, 1, BOUND)["num_examples"] == 24
-    empty = probe.held_out_record(trainer, 2, BOUND)
-    assert empty["num_examples"] == 0
-    assert empty["accuracy"] is None
-    assert empty["label_information_nats"] is None
-
-
 @pytest.mark.parametrize("features", ["c", "z"])
 def test_no_gradient_reaches_the_model(features: str, model: cpc.CPC) -> None:
     probe, trainer, module = start(OnlineProbe(features=features), model)
@@ -137,22 +126,6 @@ def test_nothing_is_drawn_from_the_global_generator(model: cpc.CPC) -> None:
     probe, trainer, module = start(OnlineProbe(), model)
     train(probe, trainer, module, range(3))
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_resumed_equals_uninterrupted_bit_for_bit(model: cpc.CPC) -> None:
-    whole, trainer, module = start(OnlineProbe(), model)
-    train(whole, trainer, module, range(8))
-    half, trainer, module = start(OnlineProbe(), model)
-    train(half, trainer, module, range(5))
-    saved = copy.deepcopy(half.state_dict())
-    resumed = OnlineProbe()
-    resumed.setup(trainer, module, "fit")
-    resumed.load_state_dict(saved)
-    assert resumed.state_dict() is saved  # a save before training starts loses nothing
-    resumed.on_train_start(trainer, module)
-    train(resumed, trainer, module, range(5, 8))
-    for name in ("weight", "bias", "mean", "variance"):
-        assert torch.equal(getattr(resumed, name), getattr(whole, name)), name
 
 
 def test_a_state_of_other_classes_is_refused(started: tuple, model: cpc.CPC) -> None:
@@ -211,8 +184,3 @@ def test_classes_are_read_from_the_mean_over_an_images_patches(model: cpc.CPC) -
     assert record["cross_entropy_nats"] == pytest.approx(cross_entropy, rel=1e-4)
     probe.on_train_batch_end(trainer, module, outputs, observed._replace(labels=torch.full((6, 1), -1)), 31)
     assert probe.num_batches == 30
-
-
-def test_two_probes_share_a_checkpoint() -> None:
-    keys = {OnlineProbe(task, features).state_key for task in ("phones", "speaker") for features in ("c", "z")}
-    assert len(keys) == 4

@@ -61,6 +61,7 @@ def test_neighbours_are_those_of_the_observation() -> None:
     np.testing.assert_array_equal(both[:, 2:4], read(normalise="speaker"))
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_every_probe_of_a_report_reads_alike(model_folder: Path, corpus_folder: Path, tmp_path: Path) -> None:
     def results(**reading: Any) -> tuple[Any, Any]:
         options: dict[str, Any] = {"features": ["c", "mfcc"], "baselines": ["random"], "l2": 1.0, **reading}

@@ -19,10 +19,7 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 import cpc
-from cpc.data import Audio
-from cpc.data.audio.index import index_folder
-from cpc.data.audio.manifest import Manifest
-from cpc.data.modality import Modality
+from cpc.data import Audio, Manifest, Modality, index_folder
 from cpc.pages.report import drawn
 from cpc.probes import Examples, Extraction, Probe, Task, fit_probe, probe_tables, train_supervised
 from cpc.probes.report import _draw_curves, probe
@@ -191,9 +188,7 @@ def test_mistakes_show_before_anything_is_computed(
     refuses(message, probe, model_folder, manifest.root, **arguments)
 
 
-def test_options_of_baselines_that_are_not_measured_are_told(
-    measured: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_no_baseline_are_told(measured: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     options = {"features": ("mfcc",), "baselines": ("majority",)}
     measured("speaker", supervised_seconds=3.0, **options)
     said = capsys.readouterr().err
@@ -203,13 +198,12 @@ def test_options_of_baselines_that_are_not_measured_are_told(
     assert "num_random_models=2 has no effect without the baseline random" in capsys.readouterr().err
 
 
-def test_data_without_probe_data_are_refused_before_they_are_opened(
-    model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_without_probe_data_are_refused_unopened(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Audio, "probe_data", Modality.probe_data)
     refuses("cannot be probed or embedded", probe, model_folder, "nowhere", "speaker")
 
 
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_files_as_a_whole_have_what_images_have(
     measured: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,11 +265,8 @@ def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:
 
 
 def test_names_of_users_are_no_mathematics(tmp_path: Path) -> None:
-    curve = {
-        "shares": [1.0],
-        "num_labels": [50],
-        "accuracy_percent": {r"$\frac$": [60.0], "_z": [1.0], "\udcff": [2.0]},
-    }
+    names = {r"$\frac$": [60.0], "_z": [1.0], "\udcff": [2.0]}
+    curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": names}
     figure = drawn(partial(draw_label_efficiency, curve, r"of $\nothing$"))
     figure.savefig(tmp_path / "curve.png")
     assert len(figure.legends[0].get_texts()) == 3

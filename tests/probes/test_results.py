@@ -100,7 +100,6 @@ def test_the_width_of_an_interval_is_that_of_students_t() -> None:
         (found.accuracy_interval_percent, 100),
         (found.label_information_interval_nats, np.log(4)),  # of log 0.8 - log 0.2 between right and wrong
     ):
-        assert interval is not None
         assert interval[1] - interval[0] == pytest.approx(unit * width, rel=0.06)
 
 
@@ -108,9 +107,8 @@ def examples(values: np.ndarray, labels: list[int] | np.ndarray) -> Examples:
     """In a store of twice as many rows, of which every other one is an example."""
     stored = np.repeat(values, 2, 0)
     stored[1::2] = -7
-    return Examples(
-        stored, 2 * np.arange(len(labels)), np.array(labels), np.arange(len(labels)), np.arange(len(labels))
-    )
+    rows = np.arange(len(labels))
+    return Examples(stored, 2 * rows, np.array(labels), rows, rows)
 
 
 def test_answers_by_frequency() -> None:

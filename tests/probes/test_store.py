@@ -84,9 +84,8 @@ def test_a_memory_mapped_store_gives_identical_probes(
     extractor = task.probe_data.feature_extractor(["z", "c"], model)
     probes = []
     for max_ram_gb in (1.0, 0.0):
-        store = FeatureStore.extract(
-            extractor, task.rows, task.probe_data.name, Extraction(max_ram_gb=max_ram_gb, progress=False)
-        )
+        extraction = Extraction(max_ram_gb=max_ram_gb, progress=False)
+        store = FeatureStore.extract(extractor, task.rows, task.probe_data.name, extraction)
         assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())
         train = task.examples("train", store, "c")
         probes.append(fit_probe(train, 3))

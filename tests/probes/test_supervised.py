@@ -12,12 +12,10 @@ import torch.nn.functional as F
 from opened import stored
 
 import cpc
-from cpc.data.audio.manifest import Manifest
+from cpc.data import Batch, Manifest
 from cpc.data.audio.probe_data import AudioProbeData
-from cpc.data.batch import Batch
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, WindowDataset
-from cpc.probes import SupervisedProtocol, Task, train_supervised
-from cpc.probes.classifier import Probe
+from cpc.probes import Probe, SupervisedProtocol, Task, train_supervised
 from cpc.probes.results import ProbeResult, summarise
 from cpc.probes.supervised import _loss, _standardise, new_head
 
@@ -98,9 +96,7 @@ def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatc
         train_supervised(model, task.probe_data, task, BRIEF)
 
 
-def test_an_untrained_model_is_initialised_from_data_and_repeats(
-    audio: Open, manifest: Manifest, model: cpc.CPC
-) -> None:
+def test_an_untrained_model_is_initialised_and_repeats(audio: Open, manifest: Manifest, model: cpc.CPC) -> None:
     """By the training split's statistics; its own windows standardise every channel of the first layer."""
     probe_data, models = audio(), [copy.deepcopy(model) for _ in range(3)]
     for network, seed in zip(models, (5, 5, 6), strict=True):

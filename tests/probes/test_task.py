@@ -58,9 +58,7 @@ def test_phones_hold_at_the_centre_of_every_frame(manifest: Manifest, audio: Ope
         assert task.classes[labels[frame]] == expected
 
 
-def test_frames_without_a_label_are_no_examples(
-    manifest: Manifest, audio: Open, model: cpc.CPC, tmp_path: Path
-) -> None:
+def test_frames_with_no_label_are_no_examples(manifest: Manifest, audio: Open, model: cpc.CPC, tmp_path: Path) -> None:
     lines = (manifest.root / "alignments.csv").read_text().splitlines()
     kept = [line for line in lines if "-0.wav" not in line and ",0.1,0.2," not in line]
     (tmp_path / "alignments.csv").write_text("\n".join(kept) + "\n")
@@ -166,8 +164,7 @@ def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
 
 def test_labels_without_matching_audio(manifest: Manifest, audio: Open, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("path,start,end,label\nsomething/else.wav,0,1,a\n")
-    with pytest.raises(ValueError, match=r"24 of 24 audio files have no.*\n.*train.*\n?[^§]*something/else"):
-        Task("phones", audio(alignments=tmp_path / "other.csv"))
+    refuses(r"24 of 24 audio (.|\n)*train.*\n?[^§]*else", Task, "phones", audio(alignments=tmp_path / "other.csv"))
     refuses("`alignments`", Task, "phones", audio(alignments="nowhere.csv"))
 
 

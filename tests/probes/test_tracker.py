@@ -46,9 +46,7 @@ def outputs(generator: torch.Generator, size: int) -> dict[str, Tensor]:
     return {name: torch.randn(size, NUM_FRAMES, 9, generator=generator) for name in ("latents", "contexts")}
 
 
-def test_speed_leaves_out_what_is_not_training(
-    clock: list[float], trainer: pl.Trainer, module: Any, generator: torch.Generator
-) -> None:
+def test_speed_is_of_training(clock: list[float], trainer: pl.Trainer, module: Any, generator: torch.Generator) -> None:
     watched, seen = Tracker(), outputs(generator, 4)
     watched.on_train_start(trainer, module)
     for seconds, evaluation in ((2.0, 50.0), (3.0, 0.0)):
@@ -66,9 +64,7 @@ def test_speed_leaves_out_what_is_not_training(
     assert continued.state_dict()["trained_seconds"] == 60
 
 
-def test_gradient_norm_is_that_of_all_parameters_at_every_step(
-    trainer: pl.Trainer, module: Any, generator: torch.Generator
-) -> None:
+def test_gradient_norm_is_of_all_parameters(trainer: pl.Trainer, module: Any, generator: torch.Generator) -> None:
     watched, norms = Tracker(), []
     watched.on_train_start(trainer, module)
     (optimiser,) = trainer.optimizers
@@ -105,9 +101,7 @@ def test_the_learning_rate_is_that_of_the_step_and_not_the_next_ones(
     assert recorded == [0.25, 0.125, 0.0625]
 
 
-def test_padding_is_no_feature_and_grids_have_none(
-    trainer: pl.Trainer, module: Any, generator: torch.Generator
-) -> None:
+def test_padding_is_no_feature_grids_have_none(trainer: pl.Trainer, module: Any, generator: torch.Generator) -> None:
     watched, seen = Tracker(), outputs(generator, 2)
     watched.on_train_start(trainer, module)
     record = watched.record(trainer, module, 1, seen, batch([6, 2]))
@@ -207,8 +201,3 @@ def test_many_features_are_sampled_evenly_and_no_random_number_is_drawn() -> Non
     found = health(x)
     assert torch.equal(torch.get_rng_state(), before)
     assert found.variance == pytest.approx(x[torch.linspace(0, 4999, 512).long()].var(0).mean().item(), rel=1e-6)
-
-
-def test_a_single_feature_is_refused() -> None:
-    with pytest.raises(ValueError, match="the number of features=1 must be at least 2"):
-        health(torch.ones(1, 4))

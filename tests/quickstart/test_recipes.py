@@ -126,9 +126,7 @@ def test_the_prose_is_split_as_the_embedded_one(of_prose: Finished, tmp_path: Pa
 # --- speech
 
 
-def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_corpus_is_another_than_the_recipe_was_chosen_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class AskedError(Exception):
         pass
 
@@ -192,15 +190,10 @@ def test_the_report_of_signals_has_every_baseline_by_folds_over_people(run: Call
 # --- images
 
 
-@pytest.fixture
-def of_images(run: Callable[..., Finished]) -> Finished:
-    """Six steps on three small photographs and the digits."""
-    return run("image", 6, "skimage", supervised_seconds=1.0)
-
-
 @pytest.mark.slow
-def test_the_report_of_images_holds_accuracies_with_intervals(of_images: Finished) -> None:
-    report = of_images.report
+def test_images_from_end_to_end(run: Callable[..., Finished]) -> None:
+    """Six steps on three small photographs and the digits."""
+    out, _, report, page = run("image", 6, "skimage", supervised_seconds=1.0)
     for name, num_classes in (("photographs", 3), ("digits", 10)):
         assert list(report[name]) == list(report[f"{name}_interval"]) == OF_IMAGES
         assert all(0 < accuracy <= 100 for accuracy in report[name].values())
@@ -208,11 +201,6 @@ def test_the_report_of_images_holds_accuracies_with_intervals(of_images: Finishe
             assert low <= report[name][representation] <= high
         assert report[name]["majority"] == pytest.approx(100 / num_classes, abs=1)
         assert report[name]["hog"] > report[name]["majority"] + 20  # not chance: probes were trained
-
-
-@pytest.mark.slow
-def test_the_report_of_images_holds_the_bound_of_every_row_ahead(of_images: Finished) -> None:
-    report = of_images.report
     for name in images.RECIPE.studies:
         own = report["runs"][name]
         assert own["num_train_steps"] == 6
@@ -223,17 +211,12 @@ def test_the_report_of_images_holds_the_bound_of_every_row_ahead(of_images: Fini
         assert own["bounds"][1]["strategy"] == "mixed_excluding"
         bounds = zip(own["mi_bound_nats"], own["mi_ceiling_nats"], strict=True)
         assert all(bound < ceiling for bound, ceiling in bounds)
-        probed = json.loads((of_images.out / name / "probe.json").read_text())
+        probed = json.loads((out / name / "probe.json").read_text())
         assert probed["bound"] == own["bounds"]
         assert (own["precision"], probed["protocol"]["precision"]) == ("32-true", "float32")
         supervised = probed["tasks"]["class"]["results"]["supervised"]
         assert report[f"{name}_num_steps"] == {"supervised": supervised["num_network_steps"]}
     assert {"images", "pretrain", "bound", "probes", "page"} < set(report["seconds"])
-
-
-@pytest.mark.slow
-def test_the_page_of_images_has_a_section_for_everything(of_images: Finished) -> None:
-    page, report = of_images.page, of_images.report
     titles = [html.unescape(title) for title in re.findall("<h2>(.*?)</h2>", page)]
     of_each = ["accuracy of linear probes", "bound on held-out batches", "bound over training"]
     assert titles[:-1] == [f"{name}: {title}" for name in ("Photographs", "Digits") for title in of_each]

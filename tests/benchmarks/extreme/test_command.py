@@ -61,9 +61,8 @@ def test_every_objective_trains(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_no_figure_beats_the_best_possible_one(capsys: pytest.CaptureFixture[str]) -> None:
-    figures = figures_of(
-        capsys, "--synthetic", "50", "--synthetic-points", "2000", "--seeds", "1", "--samplers", "two_level"
-    )
+    options = "--synthetic 50 --synthetic-points 2000 --seeds 1 --samplers two_level"
+    figures = figures_of(capsys, *options.split())
     best, found, frequent = (figures[name]["p@1"]["mean"] for name in ("best possible", "two_level", "by frequency"))
     assert frequent + 20 < found < best + 3  # two thousand test points: 3 % are three standard errors
 

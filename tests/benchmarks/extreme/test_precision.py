@@ -59,7 +59,6 @@ def test_top_classes_are_those_of_all_scores(monkeypatch: pytest.MonkeyPatch) ->
 def test_refusals() -> None:
     refuses("precision@4 needs 4 ranked classes of every point, but there are 3", precision_at, 4, RANKED, LABELS)
     refuses("ranked for 3 points, but there are labels of 4", precision_at, 1, RANKED[:3], LABELS)
-    with pytest.raises(ValueError, match="nothing to find"):
-        propensity_scored_precision_at(1, RANKED, sparse.csr_array((4, 5), dtype=bool), np.ones(5))
+    refuses("nothing to", propensity_scored_precision_at, 1, RANKED, sparse.csr_array((4, 5), dtype=bool), np.ones(5))
     refuses("propensities of 2 training points", inverse_propensities, LABELS[:2])
     refuses("num=6 classes to rank, but there are 5", top_classes, torch.randn(2, 3), torch.randn(5, 3), 6)

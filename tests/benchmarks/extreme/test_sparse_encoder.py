@@ -33,7 +33,6 @@ def test_gradients_are_those_of_the_product(sparse_gradients: bool) -> None:
     slopes = torch.randn(12, 7)
     (encoder(sparse_batch(rows())) * slopes).sum().backward()
     gradient = encoder.weight.grad
-    assert gradient is not None
     assert gradient.is_sparse == sparse_gradients
     torch.testing.assert_close(gradient.to_dense(), torch.from_numpy(rows().toarray()).T @ slopes)
 
@@ -44,11 +43,8 @@ def test_latents_have_about_unit_length_at_first() -> None:
     assert lengths.tolist() == pytest.approx([1, 1, 1], abs=0.15)
 
 
-def test_no_observations() -> None:
-    assert SparseEncoder(30, dim=7)(sparse_batch(rows()[:0])).shape == (0, 7)
-
-
-def test_features_out_of_range() -> None:
+def test_no_observations_and_features_out_of_range() -> None:
     encoder = SparseEncoder(int(rows().indices.max()), dim=7)
     refuses(f"feature {encoder.num_features} of an observation, but num_features=", encoder, sparse_batch(rows()))
     refuses("num_features=0", SparseEncoder, 0)
+    assert SparseEncoder(30, dim=7)(sparse_batch(rows()[:0])).shape == (0, 7)

@@ -44,15 +44,9 @@ def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
     assert report["tasks"] == ["gaussian", "uniform", "discrete"]
     assert (report["estimators"], report["critics"]) == (list(ESTIMATORS), ["exact", "separable"])
     assert (report["dims"], report["nums_candidates"], report["mi"]) == ([2], [8], [1.0, 6.0])
-    assert report["constants"] == {
-        "learning_rate": 1e-3,
-        "most_gradient_norm": 10.0,
-        "interpolated_alpha": 0.01,
-        "smile_clip": 5.0,
-        "mine_decay": 0.99,
-        "anchor_weight": 1.0,
-        "student_degrees_of_freedom": 5.0,
-    }
+    constants = {"learning_rate": 1e-3, "most_gradient_norm": 10.0, "interpolated_alpha": 0.01, "smile_clip": 5.0}
+    constants |= {"mine_decay": 0.99, "anchor_weight": 1.0, "student_degrees_of_freedom": 5.0}
+    assert report["constants"] == constants
     (left_out,) = report["left_out"]
     assert "discrete" in left_out
     assert (folder / "calibration.png").read_bytes().startswith(b"\x89PNG")
@@ -116,14 +110,6 @@ def test_every_objective_teaches(names: list[str]) -> None:
         assert 0.4 < found.mean_nats
         if ESTIMATORS[name].side == "lower":
             assert found.mean_nats < 1 + 3 * found.standard_error_nats
-
-
-def test_estimators_with_one_objective_share_a_critic() -> None:
-    assert trainable(["leave_one_out", "js", "dv", "smile", "js_kl", "mine"]) == [
-        ["js", "smile", "js_kl"],
-        ["dv"],
-        ["mine"],
-    ]
 
 
 def test_training_is_the_seeds() -> None:

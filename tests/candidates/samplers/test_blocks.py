@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cpc.candidates.samplers import blocks as blocks_module
-from cpc.candidates.samplers.blocks import assign_blocks, block_members, k_means
+from cpc.candidates.samplers.blocks import assign_blocks, k_means
 from cpc.native.compiled import compiled
 
 
@@ -53,17 +53,7 @@ def test_blocks_of_equal_size(generator: torch.Generator) -> None:
     assert (consecutive.diff() >= 0).all()
 
 
-def test_members_with_empty_blocks() -> None:
-    offsets = torch.tensor([0, 2, 2, 5])
-    members, row, end = block_members(torch.tensor([2, 1, 0, 2]), offsets)
-    assert members.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
-    assert row.tolist() == [0, 0, 0, 2, 2, 3, 3, 3]
-    assert end.tolist() == [3, 3, 5, 8]
-
-
-def test_without_a_compiler_the_log_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     broken = tmp_path / "broken.c"
     broken.write_text("this is not C")
@@ -83,5 +73,4 @@ def test_a_changed_header_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp
     for number in (3, 4):
         header.write_text(f"#define NUMBER {number}\n")
         library = compiled.__wrapped__(source)
-        assert library is not None
         assert library.number() == number

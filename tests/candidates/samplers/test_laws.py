@@ -358,9 +358,6 @@ def test_bad_input_is_named() -> None:
     refuses("without replacement", Uniform, 4, counts="gumbel", replacement=True)
     refuses("at least 0 everywhere", Unigram, [1.0, -1])
     refuses("must be positive and finite", Unigram, [0.0, 0])
-
-
-def test_targets_that_no_draw_can_avoid_are_named() -> None:
     refuses(r"same targets in every query.*shared=False", Uniform(9).sample, None, 2, torch.tensor([0, 1]), "exclude")
     refuses("Uniform: hits='drop' is not one of keep, remove, exclude", Uniform(9).check_request, 2, "drop")
     refuses("targets run from 0 to 9", Uniform(9).sample, None, 2, torch.tensor([0, 9]))
@@ -382,11 +379,12 @@ def test_a_law_that_was_left_open_follows_and_no_other(kind: type[Unigram | Bern
     assert proposal(given) == proposal(told) == proposal(loaded) == pytest.approx([6, 1, 1])
 
 
-def test_what_does_not_follow() -> None:
+def test_what_does_not_follow_and_what_has_no_expected_counts() -> None:
     for sampler in (Uniform(3), LogUniform(3), LearnedUnigram(3)):
         before = sampler.probabilities()
         sampler.follow(torch.tensor([1, 3, 4]))
         assert torch.equal(sampler.probabilities(), before)
+    assert Partition(9, 3).expected_counts(2) is None
 
 
 @pytest.mark.parametrize("num", [1, 4, 6, 7])
@@ -405,7 +403,3 @@ def test_expected_counts_of_a_law(num: int) -> None:
     # the likeliest classes are certain to the last digit
     known = counts[possible] < 1 - 1e-9
     assert times[known].max() / times[known].min() == pytest.approx(1, rel=1e-5)
-
-
-def test_laws_that_change_have_no_expected_counts() -> None:
-    assert Partition(9, 3).expected_counts(2) is None

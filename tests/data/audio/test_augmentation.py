@@ -13,7 +13,7 @@ from scipy import signal, stats
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import cpc
-from cpc.data import Audio
+from cpc.data import Audio, index_folder
 from cpc.data.audio.augmentation import (
     Augmenter,
     WaveformAugmentation,
@@ -23,9 +23,7 @@ from cpc.data.audio.augmentation import (
     room_response,
     shift_pitch,
 )
-from cpc.data.audio.index import index_folder
 from cpc.data.audio.pack import pack
-from cpc.data.batch import Batch
 from cpc.data.recordings.windows import NUM_CHANGES, WindowDataset
 
 RATE = 16000
@@ -256,13 +254,8 @@ def test_every_start_is_drawn_as_without_augmentation_and_short_files_change_ane
 def loader(data: Audio, num_workers: int) -> StatefulDataLoader:
     net = model()
     training = data.training(opened(data, net.encoder), net)
-    return StatefulDataLoader(
-        training.dataset, batch_sampler=training.batches, collate_fn=_whole, num_workers=num_workers
-    )
-
-
-def _whole(batch: Batch) -> Batch:
-    return batch
+    sampling = {"batch_sampler": training.batches, "num_workers": num_workers}
+    return StatefulDataLoader(training.dataset, collate_fn=lambda whole: whole, **sampling)
 
 
 # torchdata 0.11 calls a function that torch 2.14 deprecates; nothing replaces it.

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from cpc.data.audio.alignments import read_alignments
-from cpc.data.audio.index import index_folder
+from cpc.data import index_folder, read_alignments
 from cpc.data.audio.manifest import is_end_of, read_manifest, shortest_names
 from cpc.probes.abx.items import rows_of_names
 

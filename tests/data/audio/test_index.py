@@ -1,7 +1,5 @@
 import csv
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +8,8 @@ import soundfile
 from refusals import refuses
 from shared_data import real
 
+from cpc.data import index_folder, read_manifest
 from cpc.data.audio.headers import Header, read_header
-from cpc.data.audio.index import index_folder
-from cpc.data.audio.manifest import read_manifest
 from cpc.data.store.contents import split_called
 
 UNSPLIT = {"valid_share": 0.0, "test_share": 0.0}
@@ -121,8 +118,7 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
         return read_header(file)
 
     monkeypatch.setattr("cpc.data.audio.headers.read_header", fail_once)
-    with pytest.raises(ValueError, match=r"1 of 6 audio files(.|\n)*4\.mp3: cannot be read \(Input/output error\)"):
-        index_folder(corpus, progress=False)
+    refuses(r"1 of 6 (.|\n)*4\.mp3: cannot be read \(Input/output error\)", index_folder, corpus, progress=False)
     with pytest.warns(UserWarning, match=r"went on without 1 of 6 audio files(.|\n)*4\.mp3"):
         assert len(index_folder(corpus, skip_bad=True, progress=False)) == 5
 
@@ -192,11 +188,6 @@ def test_a_split_is_drawn_among_the_files_that_can_be_used(corpus: Path) -> None
     with pytest.warns(UserWarning, match="went on without 200 of 206 audio files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
     assert set(manifest.column("split")) == {"train", "valid", "test"}
-
-
-def test_indexing_imports_no_torch() -> None:
-    code = "import sys, cpc.data; cpc.data.index_folder; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:

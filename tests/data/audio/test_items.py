@@ -60,9 +60,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     items.write(tmp_path / "x.item")
     read = read_items(tmp_path / "x.item")
     assert (read.files, read.phones, read.speakers) == (items.files, items.phones, items.speakers)
-    np.testing.assert_allclose(
-        [read.onset_seconds, read.offset_seconds], [[0, 1234.567891], [1 / 3, 1235.5]], atol=1e-6
-    )
+    times = [read.onset_seconds, read.offset_seconds]
+    np.testing.assert_allclose(times, [[0, 1234.567891], [1 / 3, 1235.5]], atol=1e-6)
     assert read.take([1]).line(0) == "b/c 1234.567891 1235.5 y y y y"
 
 
@@ -98,8 +97,7 @@ def test_corpora_without_items_are_refused(tmp_path: Path) -> None:
     (folder / "alignments.csv").unlink()
     refuses(r"there is no .*alignments\.csv: name them with `alignments`", write_items, folder, out)
     refuses(r"ann/1\.wav has no speaker", write_items, corpus(tmp_path / "b", BAP, speaker=""), out)
-    with pytest.raises(ValueError, match="1 names of files, phones or speakers are empty or hold a blank"):
-        write_items(corpus(tmp_path / "c", BAP, speaker="ann lee"), out)
+    refuses("1 names .* or hold a blank", write_items, corpus(tmp_path / "c", BAP, speaker="ann lee"), out)
     folder = corpus(tmp_path / "d", BAP)
     (folder / "manifest.csv").write_text("path\nann/1.wav\n")
     refuses("has no column 'speaker', only path", write_items, folder, out)

@@ -22,9 +22,8 @@ def table(folder: Path, text: str, name: str = "labels.csv") -> Path:
 )
 def test_files_are_found_by_path_name_and_stem(tmp_path: Path, keys: list[str]) -> None:
     rows = "".join(f"{key}\t{word}\n" for key, word in zip(reversed(keys), ("three", "two", "one"), strict=True))
-    assert join_labels(PATHS, table(tmp_path, f"file\tword\n{rows}", "l.tsv"), "file") == {
-        "word": ["one", "two", "three"]
-    }
+    found = join_labels(PATHS, table(tmp_path, f"file\tword\n{rows}", "l.tsv"), "file")
+    assert found == {"word": ["one", "two", "three"]}
 
 
 def test_the_command_joins_labels_speakers_and_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,7 @@ import pytest
 from PIL import Image
 
 import cpc.data.images.files
-from cpc.data.images.files import ImageFiles
-from cpc.data.images.pack import pack_images
-from cpc.data.images.sources import read_image_source
-from cpc.data.images.table import ImageTable
+from cpc.data import ImageFiles, ImageTable, pack_images, read_image_source
 
 
 @pytest.fixture

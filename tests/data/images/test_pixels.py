@@ -8,9 +8,8 @@ from PIL import Image
 from refusals import refuses
 from torchvision.transforms import v2
 
+from cpc.data import pack_images, read_image_source
 from cpc.data.images.files import read_square
-from cpc.data.images.pack import pack_images
-from cpc.data.images.sources import read_image_source
 
 
 def read(path: Path, image_size: int, num_channels: int = 3) -> np.ndarray:
@@ -148,21 +147,6 @@ def test_large_jpegs_at_a_fraction(tmp_path: Path, size: tuple[int, int], orient
     fast, slow = (read(tmp_path / name, 32).astype(np.int32) for name in ("a.jpg", "b.png"))
     assert np.abs(fast - slow).mean() < 0.6
     assert np.abs(fast - slow).max() <= 4
-
-
-def test_only_large_jpegs_are_decoded_at_a_fraction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    resize = Image.Image.resize
-
-    def record(image: Image.Image, *arguments: object, **options: object) -> Image.Image:
-        sizes.append(image.size)
-        return resize(image, *arguments, **options)  # type: ignore[arg-type]
-
-    smooth(256, 128).save(tmp_path / "a.jpg")
-    monkeypatch.setattr(Image.Image, "resize", record)
-    for image_size in (33, 32, 16):
-        read(tmp_path / "a.jpg", image_size)
-    assert sizes == [(256, 128), (128, 64), (64, 32)]
 
 
 def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ import torchvision
 from PIL import Image
 from refusals import refuses
 
+from cpc.data import ImageTable, read_image_source
 from cpc.data.images.files import read_square
-from cpc.data.images.sources import read_image_source
-from cpc.data.images.table import ImageTable
 
 
 def write_images(root: Path, *names: str) -> Path:
@@ -166,11 +165,8 @@ def test_a_folder_of_files_by_split(tmp_path: Path) -> None:
     write_images(tmp_path, "preview.png")
     table = read_image_source(tmp_path)
     assert Counter(table.splits) == {"train": 6, "valid": 2, "test": 1, "unlabelled": 3}
-    assert [table.labels[table.rows(split)].tolist() for split in ("valid", "test", "unlabelled")] == [
-        [2, 0],
-        [1],
-        [-1, -1, -1],
-    ]
+    labels = [table.labels[table.rows(split)].tolist() for split in ("valid", "test", "unlabelled")]
+    assert labels == [[2, 0], [1], [-1, -1, -1]]
     (row,) = table.rows("test").tolist()
     assert table.names[row] == "test:0"
     np.testing.assert_array_equal(pixels(table, row), RGB[0])
@@ -308,8 +304,7 @@ def test_stl10_that_is_not_whole(stl10: Path) -> None:
     refuses(r"unlabeled_X\.bin or its labels are truncated", read_image_source, f"stl10:{stl10}")
     images.unlink()
     get = re.escape(f"torchvision.datasets.STL10('{stl10}', download=True)")
-    with pytest.raises(ValueError, match=rf"stl10_binary holds no unlabeled_X\.bin; get STL10 with python -c .*{get}"):
-        read_image_source(f"stl10:{stl10}")
+    refuses(rf"stl10_binary holds no unlabeled_X\.bin; get .* python -c .*{get}", read_image_source, f"stl10:{stl10}")
 
 
 def write_cifar(root: Path, dataset: type[torchvision.datasets.CIFAR10], label_key: str) -> None:
@@ -360,9 +355,7 @@ def test_imagenet_reports_on_its_validation_part(tmp_path: Path) -> None:
     write_images(tmp_path, *names, "val/n01440/v.JPEG", "test/not_labelled.JPEG")
     table = read_image_source(f"imagenet:{tmp_path}", valid_share=0.1)
     assert table.classes == ["n01440", "n01441"]
-    assert [name for name, split in zip(table.names, table.splits, strict=True) if split == "test"] == [
-        "val/n01440/v.JPEG"
-    ]
+    assert [table.names[row] for row in table.rows("test")] == ["val/n01440/v.JPEG"]
     assert 0 < Counter(table.splits)["valid"] < 12
     (tmp_path / "val/n01440").rename(tmp_path / "val2")
     write_images(tmp_path, "val/v.JPEG")
@@ -374,9 +367,8 @@ def test_imagenet_reports_on_its_validation_part(tmp_path: Path) -> None:
 
 def test_valid_is_drawn_from_the_split_that_is_trained_on(tmp_path: Path) -> None:
     labels = np.where(np.arange(60) < 30, 0, -1)
-    path = save(
-        tmp_path / "a.npz", images=np.tile(RGB, (10, 1, 1, 1)), labels=labels, split=["train", "unlabelled"] * 30
-    )
+    images, split = np.tile(RGB, (10, 1, 1, 1)), ["train", "unlabelled"] * 30
+    path = save(tmp_path / "a.npz", images=images, labels=labels, split=split)
     for valid_from, source_of in (("train", 0), ("unlabelled", 1), (None, 0)):
         table = read_image_source(path, valid_share=0.3, valid_from=valid_from)
         held_out = table.rows("valid")
@@ -390,8 +382,7 @@ def test_a_source_of_test_images_or_of_one_image_cannot_be_divided(tmp_path: Pat
     write_images(tmp_path / "tests", "test/a/1.png", "test/a/2.png")
     assert read_image_source(tmp_path / "tests").splits == ["test", "test"]
     write_images(tmp_path / "one", "a/1.png")
-    with pytest.raises(ValueError, match=r"a/1\.png: these 1 are too few, since train, valid need at least one each"):
-        read_image_source(tmp_path / "one")
+    refuses(r"a/1\.png: these 1 are too few, .* train, valid need", read_image_source, tmp_path / "one")
 
 
 # The table.
@@ -426,8 +417,7 @@ def test_one_image_under_two_names_is_refused(tmp_path: Path) -> None:
 def test_an_image_that_is_only_large_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)
     Image.new("L", (9, 9)).save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"a\.png: has more pixels than the maximum, 60: scale it down$"):
-        pixels(read_image_source(tmp_path, valid_share=0.0), 0)
+    refuses(r"a\.png: has more pixels than the maximum, 60", pixels, read_image_source(tmp_path, valid_share=0.0), 0)
     Image.new("L", (5, 5)).save(tmp_path / "a.png")
     pixels(read_image_source(tmp_path, valid_share=0.0), 0)
 

@@ -10,9 +10,7 @@ from refusals import refuses
 
 import cpc.data.audio.modality
 import cpc.data.signals.modality
-from cpc.data import Audio, Signals
-from cpc.data.audio.index import index_folder
-from cpc.data.audio.manifest import Manifest
+from cpc.data import Audio, Manifest, Signals, index_folder
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.encoders import SignalEncoder
 
@@ -118,11 +116,9 @@ def test_missing_speakers_are_named_before_any_audio_is_decoded(folder: Path) ->
     corpus = open_only(folder)
     corpus.check("train", needs_speakers=True)
     corpus.check("valid")
-    with pytest.raises(ValueError, match=r"1 of the 4 files of split 'valid' have no speaker:\n  valid/speaker1"):
-        corpus.check("train", "valid", needs_speakers=True)
+    refuses(r"1 of the 4 files .* no speaker:\n  valid/speaker1", corpus.check, "train", "valid", needs_speakers=True)
     Manifest(folder, {"path": paths}).write(folder / "manifest.csv")
-    with pytest.raises(ValueError, match=r"12 of the 12 files .* have no speaker(.|\n)*fill in `speaker`, a column"):
-        open_only(folder).check(None, needs_speakers=True)
+    refuses(r"12 of the 12 (.|\n)*fill in `speaker`, a column", open_only(folder).check, None, needs_speakers=True)
 
 
 def test_labels_stand_where_their_latents_do(folder: Path) -> None:

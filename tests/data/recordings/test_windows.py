@@ -9,12 +9,11 @@ import soundfile
 import torch
 from refusals import refuses
 
-from cpc.data.audio.index import index_folder
+from cpc.data import UniformBatches, index_folder
 from cpc.data.audio.pack import pack
 from cpc.data.recordings.windows import WindowDataset, unpadded_samples
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.streams.stream import UniformBatches
 
 LENGTHS = [5000, 300, 1000, 12345, 999, 2048]
 WINDOW = 1000
@@ -121,7 +120,6 @@ def test_initialisation_windows_of_short_recordings_are_as_long_as_the_median(so
 
 
 def test_arguments_that_do_not_fit(source: Source) -> None:
-    with pytest.raises(ValueError, match="group_ids has 2 entries for 6 recordings"):
-        WindowDataset(source.samples, WINDOW, group_ids=np.array([0, 1]))
+    refuses("group_ids has 2 entries for 6", WindowDataset, source.samples, WINDOW, group_ids=np.array([0, 1]))
     refuses("num_latents=0", WindowDataset, source.samples, WINDOW, labels=lambda *a: np.array(a))
     refuses("window_samples=0", WindowDataset, source.samples, 0)

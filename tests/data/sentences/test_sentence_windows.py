@@ -62,7 +62,6 @@ def test_windows_are_consecutive_sentences_of_one_passage(source: Path) -> None:
     drawn = [(row, start) for row, starts in enumerate(windows.draws["num_starts"].tolist()) for start in range(starts)]
     batch = windows.__getitems__(drawn)
     assert batch.x.shape == (len(drawn), 4, batch.x.shape[2])
-    assert batch.num_valid is not None
     assert batch.num_valid.tolist() == [4] * len(drawn)
     counts = (batch.x == word).sum(2)
     assert (counts.diff(dim=1) == 1).all()  # consecutive
@@ -77,7 +76,6 @@ def test_windows_are_consecutive_sentences_of_one_passage(source: Path) -> None:
 def test_a_short_passage_is_padded(source: Path) -> None:
     windows = opened(source).windows("valid")
     batch = windows.__getitems__([(0, 0)])
-    assert batch.num_valid is not None
     assert batch.num_valid.tolist() == [2]
     assert (batch.x[0, 2:] == -1).all()
     assert (batch.x[0, :2, 0] >= 0).all()

@@ -39,8 +39,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert recordings.labels["label"].codes(0, 2, 5).tolist() == [-1, 0, -1, -1, 0]
     assert decode(read_recordings(tmp_path, channels=["volts"])).shape == (100_000, 1)
     parquet.write_table(pa.table({"x": pa.array([1.0, None, 3.0]), "y": ["a", "b", "c"]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"a.parquet, line 1: the column 'y' holds string, no number"):
-        decode(read_recordings(tmp_path, sample_rate_hz=1))
+    refuses(r"a.parquet, line 1: .* 'y' holds string, no number", decode, read_recordings(tmp_path, sample_rate_hz=1))
     masked = decode(read_recordings(tmp_path, sample_rate_hz=1, channels=["x"], missing="mask"))
     np.testing.assert_array_equal(masked[:, 0], [1, np.nan, 3])
 
@@ -104,10 +103,8 @@ def edf_with(path: Path, field: str, text: str, channel: int = 1) -> Path:
     edfio = pytest.importorskip("edfio")
     file_class, signal_class = {".edf": (edfio.Edf, edfio.EdfSignal), ".bdf": (edfio.Bdf, edfio.BdfSignal)}[path.suffix]
     values = np.random.default_rng(0).uniform(-300, 300, (2, 600))
-    signals = [
-        signal_class(each, 20, label=name, physical_range=(-327.6, 327.5))
-        for name, each in zip("AB", values, strict=True)
-    ]
+    limits = (-327.6, 327.5)
+    signals = [signal_class(values[i], 20, label=name, physical_range=limits) for i, name in enumerate("AB")]
     file_class(signals, data_record_duration=0.5).write(path)
     numbers = ("unit", "physical_min", "physical_max", "digital_min", "digital_max")
     widths = {"label": 16, "transducer": 80, **dict.fromkeys(numbers, 8)}
@@ -148,20 +145,14 @@ def test_wfdb_with_several_samples_per_frame(tmp_path: Path) -> None:
     num_frames = 30_000
     fast, slow = RNG.integers(-999, 999, (2, num_frames, 3)), RNG.integers(-999, 999, (num_frames, 1))
     np.concatenate([*fast, slow], axis=1).astype("<i2").tofile(tmp_path / "p.dat")
-    lines = [
-        "p 3 100 30000",
-        "p.dat 16x3 200 16 0 0 0 0 I",
-        "p.dat 16x3 100 16 0 0 0 0 II",
-        "p.dat 16 50 16 0 0 0 0 BP",
-    ]
-    (tmp_path / "p.hea").write_text("\n".join([*lines, ""]))
+    signals = ["16x3 200 16 0 0 0 0 I", "16x3 100 16 0 0 0 0 II", "16 50 16 0 0 0 0 BP"]
+    (tmp_path / "p.hea").write_text("\n".join(["p 3 100 30000", *(f"p.dat {each}" for each in signals), ""]))
     wfdb.wrann("p", "qrs", np.array([0, 100, 29_999]), ["N"] * 3, write_dir=str(tmp_path))
     refuses(r"p.hea: .* different rates: I 300 Hz, II 300 Hz, BP 100 Hz", read_recordings, tmp_path)
     recordings = read_recordings(tmp_path, channels=["II", "I"])
     assert recordings.sample_rate_hz == 300
-    np.testing.assert_allclose(
-        decode(recordings), np.stack([fast[1].ravel() / 100, fast[0].ravel() / 200], axis=1), atol=1e-6
-    )
+    expected = np.stack([fast[1].ravel() / 100, fast[0].ravel() / 200], axis=1)
+    np.testing.assert_allclose(decode(recordings), expected, atol=1e-6)
     assert np.flatnonzero(recordings.labels["qrs"].codes(0, 0, 90_000) == 0).tolist() == [0, 300, 89_997]
     np.testing.assert_allclose(decode(read_recordings(tmp_path, channels=["BP"])), slow / 50, atol=1e-6)
     wfdb.wrann("p", "qrs", np.array([0, 9]), ['"', "N"], aux_note=["## by hand", ""], write_dir=str(tmp_path))
@@ -172,8 +163,7 @@ def test_wfdb_with_several_samples_per_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.ts", "a.mat"])
 def test_an_unknown_format_names_the_known_ones(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("@problemName P\n@data\n1,2,3:a\n")
-    with pytest.raises(ValueError, match=rf"{name} is of no known format: known are folders, and files .npz .csv"):
-        read_recordings(tmp_path / name, sample_rate_hz=1)
+    refuses(rf"{name} is of no known format: known are", read_recordings, tmp_path / name, sample_rate_hz=1)
     refuses(r"no signal below .*suffix: .bdf .csv", read_recordings, tmp_path, sample_rate_hz=1)
 
 

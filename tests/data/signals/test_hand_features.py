@@ -2,8 +2,6 @@
 
 import math
 from itertools import combinations, pairwise
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,16 +10,8 @@ from hypothesis import strategies as st
 from refusals import refuses
 from scipy import signal
 
-from cpc.data.signals.features import (
-    NUM_BANDS,
-    HandMadeFeatures,
-    band_edges_hz,
-    band_powers,
-    hand_feature_names,
-    hand_features,
-)
+from cpc.data.signals.features import NUM_BANDS, band_edges_hz, band_powers, hand_feature_names, hand_features
 
-SHARED = Path(__file__).parents[4] / "shared" / "data"
 RATE_HZ = 50.0
 
 
@@ -154,31 +144,6 @@ def test_windows_do_not_depend_on_one_another(monkeypatch: pytest.MonkeyPatch) -
     assert hand_features(windows[:0], RATE_HZ).shape == (0, together.shape[1])
     integers = (windows * 100).astype(np.int16)
     np.testing.assert_array_equal(hand_features(integers, RATE_HZ), hand_features(integers.astype(float), RATE_HZ))
-
-
-def test_the_window_before() -> None:
-    """`hand_past` adds the features of the window that ends where a window begins, or of the window itself."""
-    windows = np.random.default_rng(0).normal(size=(6, 16, 2)).astype(np.float32)
-    rows = SimpleNamespace(
-        is_windowed=True,
-        rows_per_window=2,
-        recording=np.array([4, 4, 4, 4, 1, 1]),
-        start=np.arange(6),
-        num_samples=lambda rows: np.full(len(rows), 16),
-        window_samples=16,
-        train_split="train",
-        corpus=SimpleNamespace(
-            encoder=SimpleNamespace(sample_rate_hz=RATE_HZ),
-            samples=SimpleNamespace(read=lambda recording, start, num_samples: windows[start]),
-            statistics=lambda _: (np.zeros(2),),
-        ),
-    )
-    extractor = HandMadeFeatures("hand_past", rows)
-    found = {row: vectors["hand_past"] for row, vectors in extractor.read(np.arange(1, 6))}
-    now = hand_features(windows, RATE_HZ)
-    for row, earlier in ((1, 1), (2, 0), (3, 1), (4, 4), (5, 5)):
-        np.testing.assert_array_equal(found[row], [np.concatenate([now[row], now[earlier]])])
-    assert extractor.dims == {"hand_past": 2 * now.shape[1]}
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 0, 2), (3, 4, 0), (2, 3, 4, 5)])

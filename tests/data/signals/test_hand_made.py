@@ -9,9 +9,7 @@ from cpc.data import Signals
 from cpc.data.signals.features import hand_features
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.encoders import SignalEncoder
-from cpc.probes.comparison import Comparison
-from cpc.probes.store import Extraction, FeatureStore
-from cpc.probes.task import Task
+from cpc.probes import Comparison, Extraction, FeatureStore, Task
 
 RATE_HZ, WINDOW = 20.0, 40
 LENGTHS = [400, 95, 30, 40, 300, 61, 200, 59]
@@ -52,11 +50,13 @@ def test_a_recording_has_a_vector_for_each_window_by_half_windows(arrays: list[n
 
 
 def test_the_vector_of_a_window_is_that_of_its_samples(arrays: list[np.ndarray], tmp_path: Path) -> None:
+    """`hand_past` adds the features of the window that ends where a window begins, or of the window itself."""
     data = probe_data(arrays, tmp_path, hop_seconds=1.0)
     rows = np.flatnonzero(data.recording == 1)
-    store = FeatureStore.extract(data.feature_extractor(["hand"]), rows, data.name, Extraction(progress=False))
-    windows = np.stack([arrays[1][start : start + WINDOW] for start in (0, 20, 40)])
-    np.testing.assert_allclose(store.values["hand"], hand_features(windows, RATE_HZ), rtol=1e-5, atol=1e-6)
+    now = hand_features(np.stack([arrays[1][start : start + WINDOW] for start in (0, 20, 40)]), RATE_HZ)
+    for name, expected in (("hand", now), ("hand_past", np.concatenate([now, now[[0, 1, 0]]], 1))):
+        store = FeatureStore.extract(data.feature_extractor([name]), rows, data.name, Extraction(progress=False))
+        np.testing.assert_allclose(store.values[name], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_features_that_recordings_lack_are_refused(arrays: list[np.ndarray], tmp_path: Path) -> None:

@@ -81,10 +81,9 @@ def test_wrong_arrays(tmp_path: Path, arrays: dict[str, Any], message: str) -> N
 
 
 def test_arrays_that_are_no_labels_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", x=X, age=[1.5, 2, 3, 4], sensor=["a", "b"])
     with pytest.warns(UserWarning, match=r"ignored the arrays age \(float64 \[4\]\), sensor \(<U1 \[2\]\)"):
-        recordings = read_recordings(
-            write(tmp_path / "a.npz", x=X, age=[1.5, 2, 3, 4], sensor=["a", "b"]), sample_rate_hz=50
-        )
+        recordings = read_recordings(path, sample_rate_hz=50)
     assert recordings.labels == {}
 
 

@@ -84,9 +84,8 @@ def test_files_of_a_source_have_the_units_of_the_first(tmp_path: Path, capsys: p
     assert "converted gyro_x from rad/s to deg/s (1 of 2 recordings), gyro_y from rad" in capsys.readouterr().err
     for other in samples(tmp_path, model_units=("mdeg/s", "deg/s")):
         np.testing.assert_allclose(other, values * (1000, 1), atol=1)
-    packs = [
-        pack_signals(read_recordings(tmp_path, model_units=units), progress=False) for units in (None, ["rad/s"] * 2)
-    ]
+    read = [read_recordings(tmp_path, model_units=units) for units in (None, ["rad/s"] * 2)]
+    packs = [pack_signals(recordings, progress=False) for recordings in read]
     np.testing.assert_allclose(packs[0].read(1), DEGREES * packs[1].read(1), rtol=1e-5)
     write_edf(tmp_path / "c.edf", values, ("deg/s", "g"))
     refuses(r"c\.edf has the channel gyro_y in g, but a\.edf has it in deg/s", read_recordings, tmp_path)
@@ -211,8 +210,7 @@ def test_an_encoder_of_other_units_does_not_start_from_a_model(tmp_path: Path) -
     start_from(model, tmp_path / "initial")
     assert (model.encoder.channel_names, model.encoder.units) == (NAMES, ("rad/s", "uV"))
     model.encoder.set_channels(None, ["deg/s", "uV"])
-    with pytest.raises(ValueError, match=r"does not fit model.encoder: units \('rad/s', 'uV'\) in the saved model"):
-        start_from(model, tmp_path / "initial")
+    refuses(r"model.encoder: units \('rad/s', 'uV'\) in the saved model", start_from, model, tmp_path / "initial")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import cpc
 from cpc.data.store.atomic import append_record, build_atomically, finite, json_text, write_atomically
 
 
@@ -83,8 +82,3 @@ def test_no_json_holds_what_other_languages_do_not_read(tmp_path: Path) -> None:
         append_record(tmp_path / "a.jsonl", {"step": 1, "gradient_norm": value})
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"step": 1, "gradient_norm": None}] * 3
-
-
-def test_all_json_is_written_by_one_function() -> None:
-    files = [path for path in Path(cpc.__file__).parent.rglob("*.py") if "json.dump" in path.read_text()]
-    assert [path.name for path in files] == ["atomic.py"]

@@ -1,5 +1,4 @@
 import multiprocessing
-import pickle
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.synchronize import Barrier
@@ -30,23 +29,6 @@ class Tokens(RowSource):
         if row == 3:
             raise ValueError("row 3: is damaged")
         yield ROWS[row][2:]
-
-
-def test_rows_of_any_type_shape_and_length(tmp_path: Path) -> None:
-    options = {"skip_bad": True, "num_workers": 2, "progress": False}
-    with pytest.raises(ValueError, match=r"2 of 5 rows cannot be used:\n  row 1: is missing\n  row 3: is damaged"):
-        pack_rows(Tokens(), tmp_path / "pack", PackedRows, **(options | {"skip_bad": False}))
-    with pytest.warns(UserWarning, match="went on without 2 of 5 rows"):
-        packed = pack_rows(Tokens(), tmp_path / "pack", PackedRows, **options)
-    assert packed.lengths.tolist() == [5, 0, 17, 0, 9]
-    assert packed.skipped == {1: "row 1: is missing", 3: "row 3: is damaged"}
-    chosen = pickle.loads(pickle.dumps(packed.subset([4, 3, 0])))
-    assert chosen.skipped == {1: "row 3: is damaged"}
-    for row, offset, length in zip((4, 0), chosen._offsets[[0, 2]], chosen.lengths[[0, 2]], strict=True):
-        np.testing.assert_array_equal(chosen.elements[offset : offset + length], ROWS[row])
-    values = np.concatenate([ROWS[4], ROWS[0]]) / 10
-    np.testing.assert_allclose(chosen.statistics_over(10).mean, values.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(chosen.statistics_over(10).std, values.std(axis=0), rtol=1e-12)
 
 
 class Slow(Tokens):

@@ -21,7 +21,7 @@ import pytest
 from opened import open_audio
 from refusals import refuses
 
-from cpc.data.audio.index import index_folder
+from cpc.data import index_folder
 from cpc.data.sharding import shard_corpus
 from cpc.data.store import shards as fetching
 from cpc.data.store.shards import INDEX_NAME, Shards, fetch, parse_index, shard_name

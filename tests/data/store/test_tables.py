@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from refusals import refuses
 
-from cpc.data.audio.alignments import read_alignments
+from cpc.data import Manifest, read_alignments, read_manifest
 from cpc.data.audio.index import join_labels
-from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.store.text_files import format_table, read_table
 from cpc.interop.hub_datasets import write_labels
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from refusals import refuses
 
-from cpc.data.audio.alignments import read_alignments
+from cpc.data import read_alignments, read_items
 from cpc.data.audio.corpora import read_list
-from cpc.data.audio.items import read_items
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.labelled import read_labelled
 from cpc.data.store.text_files import Encoding, decode, read_text
@@ -50,8 +49,7 @@ def test_utf8_that_is_declared_latin_is_refused(declared: Encoding, text: str) -
     beyond = [character for character in text if not character.isascii()]
     place = len(text[: text.index(beyond[0])].encode())
     num_bytes = sum(len(character.encode()) for character in beyond)
-    with pytest.raises(ValueError, match=rf"b\.txt, byte {place}: {declared} .* {num_bytes} of the {num_bytes} bytes"):
-        decode(text.encode(), "b.txt", declared)
+    refuses(rf"b\.txt, byte {place}: {declared} .* of the {num_bytes} bytes", decode, text.encode(), "b.txt", declared)
     mostly = (text * 20).encode() + b" caf\xe9"  # one stray byte does not make the rest Latin
     refuses(r"set `encoding` to UTF-8", decode, mostly, "b.txt", declared)
     assert decode(text.encode(), "b.txt", "UTF-8") == text

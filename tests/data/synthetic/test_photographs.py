@@ -8,8 +8,7 @@ from PIL import Image
 from refusals import refuses
 from sklearn.datasets import load_digits
 
-from cpc.data.images.sources import read_image_source
-from cpc.data.images.table import ImageTable
+from cpc.data import ImageTable, read_image_source
 from cpc.data.synthetic import photographs
 from cpc.data.synthetic.photographs import CROP_SIZE, PHOTOGRAPHS, cut_crops, photograph_files, write_image_corpora
 
@@ -149,8 +148,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         refuses(r"has no yeti\.png", write_image_corpora, tmp_path / "corpus")
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "skimage", None)
-        with pytest.raises(ValueError, match=r"uv sync --extra image.*contrastive-predictive-coding\[image\]"):
-            write_image_corpora(tmp_path / "corpus")
+        refuses(r"--extra image.*contrastive-predictive-coding\[image\]", write_image_corpora, tmp_path / "corpus")
     broken = tmp_path / "skimage" / "data"
     broken.mkdir(parents=True)
     for name in FEW:

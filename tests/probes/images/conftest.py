@@ -92,9 +92,7 @@ def labelled_corpus(tmp_path: Path, model: cpc.CPC) -> Callable[..., ImageCorpus
     """A corpus with these labels by split, in one npz file; pixels are black, but for the label in their first."""
 
     def write(classes: list[str] | None = None, sequence: np.ndarray | None = None, **labels: list[int]) -> ImageCorpus:
-        columns: dict[str, Any] = {
-            "labels": np.array([label for split_items in labels.values() for label in split_items])
-        }
+        columns: dict[str, Any] = {"labels": np.concatenate([*labels.values()])}
         images = np.zeros((len(columns["labels"]), IMAGE_SIZE, IMAGE_SIZE), np.uint8)
         images[:, 0, 0] = 10 * (1 + columns["labels"])
         columns["split"] = [split for split, split_items in labels.items() for _ in split_items]

@@ -23,9 +23,7 @@ def write_noise(path: Path, width: int = 28, height: int = 28) -> np.ndarray:
 
 @torch.no_grad()
 @pytest.mark.parametrize("features", ["c", "z"])
-def test_a_grid_is_that_of_the_middle_of_the_image(
-    features: str, model: cpc.CPC, model_folder: Path, tmp_path: Path
-) -> None:
+def test_a_grid_is_of_the_images_middle(features: str, model: cpc.CPC, model_folder: Path, tmp_path: Path) -> None:
     """28 pixels are the size that the run kept, of which 24 are seen, in patches framed by the mean colour."""
     pixels = write_noise(tmp_path / "in" / "deep" / "wide.png", width=40)
     written = embed(model_folder, [tmp_path / "in"], tmp_path / "out", features, progress=False)

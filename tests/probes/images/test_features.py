@@ -80,9 +80,7 @@ def test_features_are_those_of_plain_loops(
     assert latents.std(0).min() > 1e-3  # images and patches differ, so that their order matters
 
 
-def test_pixels_are_the_middle_of_the_images(
-    corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_are_of_the_middle(corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_data, "_BATCH_IMAGES", 4)
     found = read(corpus, "pixels")["pixels"]
     assert found.dtype == np.float32

@@ -16,9 +16,8 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.config.description import build
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import Extraction, Task, fit_probe, probe_tables
+from cpc.probes import Extraction, Task, fit_probe, open_probe_data, probe_tables
 from cpc.probes.report import probe
-from cpc.probes.store import open_probe_data
 
 BRIEF = {"num_epochs": 1, "min_steps": 2, "seconds": None, "batch_size": 8}
 BASELINES = ("majority", "random", "pixels", "hog", "supervised", "fine_tuned", "neighbours")
@@ -77,9 +76,8 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
     assert [row[:4] for row in rows[1:3]] == [["down 2", "1.500", "0.250", "2.000"], ["left 2", "n/a", "n/a", "2.000"]]
 
 
-def test_untrained_models_are_as_training_found_them_and_averaged(
-    model_folder: Path, source: Path, corpus: ImageCorpus
-) -> None:
+@pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
+def test_untrained_models_are_as_training_found_them(model_folder: Path, source: Path, corpus: ImageCorpus) -> None:
     """Once more from the parts: weights by seed, the corpus' statistics, the initialisation by training images."""
     options = {"features": ("c",), "baselines": ("random",), "num_random_models": 2, "held_out": []}
     report = probe(model_folder, source, "class", **options, extraction=QUIET)
@@ -108,7 +106,6 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
 def test_the_models_run_says_how_images_are_cut_and_changed(model_folder: Path, source: Path) -> None:
     """So that the supervised network sees mirrored images where pretraining did."""
     probe_data = open_probe_data(read_config(model_folder), load_pretrained(model_folder), source)
-    assert isinstance(probe_data, ImageProbeData)
     images = probe_data.corpus.windows("train")
     assert (images.image_size, images.images.shape[0], images.flip) == (24, 28, True)
     assert images.augmentation.kind == "v1"

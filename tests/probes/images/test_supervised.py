@@ -13,19 +13,12 @@ import cpc
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import SupervisedProtocol, Task, train_supervised
-from cpc.probes.classifier import Probe
-from cpc.probes.fit import fit_probe
+from cpc.probes import Probe, SupervisedProtocol, Task, fit_probe, train_supervised
 from cpc.probes.results import summarise
 from cpc.probes.supervised import _examples, _held_out_loss, new_head
 
-RECIPE: dict[str, Any] = {
-    **ImageProbeData.supervised,
-    "seconds": None,
-    "num_epochs": 1,
-    "min_steps": 1,
-    "batch_size": 8,
-}
+BRIEF = {"seconds": None, "num_epochs": 1, "min_steps": 1, "batch_size": 8}
+RECIPE: dict[str, Any] = ImageProbeData.supervised | BRIEF
 
 
 @pytest.fixture
@@ -88,9 +81,7 @@ def test_networks_read_all_latents_if_asked(model: cpc.CPC, corpus: ImageCorpus)
 
 
 @pytest.mark.parametrize(("is_pretrained", "share"), [(False, 1.0), (True, 0.1)])
-def test_a_pretrained_encoder_moves_ten_times_more_slowly(
-    is_pretrained: bool, share: float, model: cpc.CPC, task: Task
-) -> None:
+def test_a_pretrained_encoder_moves_a_tenth(is_pretrained: bool, share: float, model: cpc.CPC, task: Task) -> None:
     """Adam's first step is as long as the rate, for every weight; its softmax starts at a probe."""
     before = copy.deepcopy(model.encoder.trunk.layers[0].weight)
     first = new_head(12, 2, "layer", seed=0)
@@ -103,9 +94,7 @@ def test_a_pretrained_encoder_moves_ten_times_more_slowly(
     assert moved.item() == pytest.approx(2e-3 * share, rel=0.01)
 
 
-def test_the_weights_of_the_lowest_held_out_loss_are_kept(
-    model: cpc.CPC, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_the_lowest_held_out_loss_stay(model: cpc.CPC, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[float, dict]] = []
 
     def watched(model: cpc.CPC, head: Probe, probe_data: ImageProbeData, held_out: Task) -> float:
