@@ -50,8 +50,8 @@ for signal, wave in zip(x, waves, strict=True):
 
 # %% Group, then compare with the truth
 # k-means makes twelve groups of contexts, one context every 20 ms. Each group is named
-# after the wave that most of its contexts lie on. For comparison, the same network
-# untrained (`max_steps=0`).
+# after the wave that most of its contexts lie on. For comparison, an untrained network
+# (`max_steps=0`) with the same latents, whose contexts read only forward.
 
 truth = waves[:, 5::10]  # the wave of every latent
 shape = {"sample_rate_hz": 500, "kernels": (10, 4), "strides": (5, 2), "dim": 128}
