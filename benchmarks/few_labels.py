@@ -2,12 +2,12 @@
 
 python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N] [--curves PNG]
 
-DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, caltech101_small,
-cifar10_jpeg, mnist. `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained
-network. `labels only` trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors
-of pretraining; both stop where the loss on a fifth of the few labels is lowest. Each network is made with N seeds.
-Labels are drawn N times for each seed, always others. Runs and reports that an earlier call finished are kept. Set
-OMP_NUM_THREADS=1.
+DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, caltech101_small, cifar10_jpeg, mnist.
+`untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained network. `labels only`
+trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors of pretraining, on all
+latents of an image if the probes read all; both stop where the loss on a fifth of the few labels is lowest. Each
+network is made with N seeds. Labels are drawn N times for each seed, always others. Runs and reports that an earlier
+call finished are kept. Set OMP_NUM_THREADS=1.
 """
 
 import argparse

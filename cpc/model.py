@@ -33,8 +33,8 @@ class CPC(nn.Module):
 
     Args:
         encoder: g_enc, x -> z.
-        context: g_ar, z_<=t -> c_t.
-        predictor: c_t -> the queries W_k c_t of its steps k; each direction of a grid gets a copy.
+        context: g_ar, z_<=t -> c_t (all z if it reads ahead).
+        predictor: c_t -> the queries W_k c_t of its steps k; each direction of time gets a copy.
         loss: queries -> L; `cpc.losses.Contrastive()` if None. The attribute is `loss_part`.
 
     Raises:
@@ -64,7 +64,10 @@ class CPC(nn.Module):
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
     def encode(self, x: Num[Tensor, "B ..."], state: Any = None) -> tuple[Tensor, Tensor, Any]:
-        """Return latents, contexts, and the state with which the next chunk continues. Probes call only this method."""
+        """Return latents, contexts, and the state with which the next chunk continues. Probes call only this method.
+
+        A second chunk is a ValueError if the context reads ahead.
+        """
         if not self.training:
             check_scale(self.encoder, x)
         latents = self.encoder(x)  # z: [B, T, D]

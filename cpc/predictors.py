@@ -22,7 +22,7 @@ _NUM_STEPS = 12  # without `num_steps` and `steps`
 
 
 class Step(NamedTuple):
-    """A prediction step: k latents ahead in a direction of time. For sequences the name of the direction is empty."""
+    """A prediction step: k latents ahead in a direction of time. A single direction of sequences has an empty name."""
 
     direction: str
     k: int
@@ -44,8 +44,8 @@ class Output(NamedTuple):
     Attributes:
         latents: z, `[B, T, D]`, or grids `[B, H, W, D]`.
         contexts: c, `[B, T, C]`, or grids `[B, H, W, C]`.
-        queries: W_k c_t `[K, S, T, D]` by direction of time. For sequences the name of the direction is empty and S =
-            B; for grids S counts the columns of all images in the order of `cpc.contexts.grid.columns`.
+        queries: W_k c_t `[K, S, T, D]` by direction of time. For sequences S = B, and a single direction has an empty
+            name; for grids S counts the columns of all images in the order of `cpc.contexts.grid.columns`.
         state: state of the context network, with which the next chunk continues.
         targets: latents to which queries are compared, if they are not z; None: z.
         steps: the step of each of the K queries, to which the loss adds its `skip_steps`; None: 1..K.

@@ -31,13 +31,14 @@ class AgentOutput(NamedTuple):
 class ActorCritic(nn.Module):
     """A linear policy and a linear value of the contexts; both losses train the encoder and the context of the model.
 
-    A model whose context has a state that grows with every step is a ValueError.
+    A model whose context has no state of fixed size is a ValueError.
     """
 
     def __init__(self, model: CPC, num_actions: int) -> None:
         super().__init__()
         if not model.context.has_bounded_state:
-            raise ValueError(f"model.context {type(model.context).__name__} grows: choose GRU, LSTM or StateSpace")
+            found = f"model.context {type(model.context).__name__} has no state of fixed size"
+            raise ValueError(f"{found}: choose GRU, LSTM or StateSpace")
         self.model = model
         self.policy, self.value = nn.Linear(model.context.dim, num_actions), nn.Linear(model.context.dim, 1)
         nn.init.orthogonal_(self.policy.weight, gain=0.01)  # small, so that actions are about equally likely at first

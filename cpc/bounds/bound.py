@@ -32,7 +32,7 @@ class Bound:
 
     Attributes:
         steps: k, the number of latents ahead: 1..K, or the predictor's `steps`; larger if the loss skips some.
-        directions: directions of time, such as `down` in grids; empty for sequences.
+        directions: directions of time, such as `down` in grids; empty for a single direction of sequences.
         strategy: strategy of the negatives; `cpc.candidates.interpretation` explains what the bound then means. For
             losses of classes it is the objective, a name in `cpc.losses.OBJECTIVES`.
         split: split of the corpus.

@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.config.argument_rules import Choices, Count
+from cpc.config.argument_rules import Count
 from cpc.contexts.context import Context, State
 from cpc.contexts.grid import columns
 
@@ -20,16 +20,17 @@ class Bidirectional(Context):
 
     Contexts of the first predict later latents, contexts of the second earlier ones, each with its own predictor. c_t
     holds both, so it depends on the whole sequence. Recordings are therefore encoded as a whole, in memory, and there
-    is no state: latents cannot come in chunks. The network that reads from the last latent also reads padding.
+    is no state: latents cannot come in chunks. The network that reads from the last latent also reads the padding of
+    windows.
 
     Args:
-        context: the network of the forward direction; that of the other has weights of its own.
+        context: the network of the forward direction, without weights so far; that of the other has weights of its own.
 
     Attributes:
         dim: width of both contexts together.
 
     Raises:
-        ValueError: if `context` takes grids, or has several directions itself.
+        ValueError: if `context` is no context of sequences in one direction, or is connected already.
     """
 
     directions = ("forward", "backward")
@@ -38,7 +39,9 @@ class Bidirectional(Context):
 
     def __init__(self, context: Context) -> None:
         super().__init__()
-        Choices((("",),)).check("Bidirectional: the directions of `context`", context.directions)
+        if getattr(context, "directions", None) != ("",) or context.input_dim is not None:
+            given = f"Bidirectional: `context` is {context}"
+            raise ValueError(f"{given}, but must be a context of one direction that is not connected")
         self.context = context
         self.backward_context = deepcopy(context)
 
@@ -64,4 +67,5 @@ class Bidirectional(Context):
 
     def _encode(self, z: Float[Tensor, "B T D"], state: State) -> tuple[Float[Tensor, "B T C"], State]:
         later, _ = self.backward_context(z.flip(1))
-        return torch.cat([self.context(z)[0], later.flip(1)], 2), None
+        # No context takes the state (), so a second chunk is an error.
+        return torch.cat([self.context(z)[0], later.flip(1)], 2), ()

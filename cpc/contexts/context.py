@@ -30,7 +30,7 @@ class Context(nn.Module):
     Attributes:
         dim: width of the contexts.
         input_dim: width of the latents; None before `connect`.
-        directions: directions of time; sequences have one direction, without a name.
+        directions: directions of time; a single direction of sequences has no name.
         latents: shape of the latents, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`; must match the encoder.
         has_bounded_state: whether the size of the state does not grow with the length of the sequence.
         reads_ahead: whether c_t depends on later latents, so that a recording is encoded as a whole.

@@ -1,5 +1,7 @@
 """Grids of patches as sequences: a column is a sequence, its rows are time steps. Time has four directions.
 
+Sequences have the directions `forward` and `backward`, or a single one without a name.
+
 B images, H rows and W columns of patches, T rows and S columns in a direction of time, D latent dim.
 """
 

@@ -108,7 +108,7 @@ class Features:
 
     def __call__(self, wave: np.ndarray) -> np.ndarray:
         """Return the features `[T, D]` float32 of a whole file `[S]`; T is 0 if the file is too short for a frame."""
-        return self._joined([wave])
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *self.stream([wave])])
 
     def stream(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield the features of a file in pieces `[t, D]`; `blocks` are its samples, in blocks of any size."""
@@ -123,10 +123,8 @@ class Features:
     def together(self, files: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
         """Return the features of several files, equal up to rounding; contexts of all take one pass.
 
-        A context that reads ahead would read padding, so then each file takes its own pass.
+        A context that reads ahead would read padding.
         """
-        if self.reads_ahead:
-            return [self._joined(blocks) for blocks in files]
         with self.frozen():
             nothing = torch.zeros(1, 0, self.latent_dim, device=self.device)
             latents = [torch.cat([nothing, *self._latents(blocks)], 1)[0] for blocks in files]
@@ -135,13 +133,13 @@ class Features:
         return [padded[:length].cpu().numpy() for padded, length in zip(frames, lengths, strict=True)]
 
     def encode_windows(self, x: Float[np.ndarray, "B S ..."]) -> Float[np.ndarray, "B T D"]:
-        """Return the features of windows of one length, equal up to rounding to those of each window as a file."""
+        """Return the features of windows of one length, equal up to rounding to those of each window as a file.
+
+        A context that reads ahead also reads the padding of windows.
+        """
         with self.frozen():
             frames, _ = self._frames(self._encode(x), None)
         return frames.cpu().numpy()
-
-    def _joined(self, blocks: Iterable[np.ndarray]) -> np.ndarray:
-        return np.concatenate([np.zeros((0, self.dim), np.float32), *self.stream(blocks)])
 
     @torch.inference_mode()
     def _frames(self, latents: Float[Tensor, "B T Z"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
@@ -218,8 +216,11 @@ class RecordingFeatures(FeatureExtractor):
         return self.times.num_frames(self.samples.num_samples[rows])
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Group recordings of similar length that fit into memory together. Without a context a group is one file."""
-        if not self._together:
+        """Group recordings of similar length that fit into memory together.
+
+        A group is one file without a context, or with one that reads ahead, which would read padding.
+        """
+        if not self._together or not self.times.has_context or self.times.reads_ahead:
             return super().groups(rows)
         num_frames = self.num_vectors(rows)
         groups: list[list[int]] = []
@@ -227,7 +228,7 @@ class RecordingFeatures(FeatureExtractor):
         for index in np.argsort(num_frames, kind="stable")[::-1].tolist():
             size = len(groups[-1]) + 1 if groups else 1
             fits = size <= MOST_FILES_TOGETHER and size * longest <= MOST_FRAMES_TOGETHER
-            if groups and self.times.has_context and fits:
+            if groups and fits:
                 groups[-1].append(int(rows[index]))
             else:
                 groups.append([int(rows[index])])

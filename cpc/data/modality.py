@@ -40,7 +40,7 @@ class Modality(ABC):
         local_options: fields that depend on the machine; they are not saved with a model.
         predicts: target of the loss: `latents`, or `classes` of the following symbols.
         are_rows_known: True if the sequences and lengths of batches are known without reading observations.
-        is_whole: True if probes encode whole recordings without padding, so that contexts may read ahead.
+        is_whole: True if probes encode each observation as a whole, without padding, so that contexts may read ahead.
         is_continuous: True if each batch continues where the previous one ended, so that contexts are carried over.
         num_workers: loader processes; 0 loads in the training process.
     """
@@ -101,7 +101,7 @@ class Modality(ABC):
             raise ValueError(f"{found}, but for data of {self.name} it must predict {self.predicts}, as {legal} does")
         if getattr(model.context, "reads_ahead", False) and not self.is_whole:
             found = f"model.context is {type(model.context).__name__}, which reads ahead"
-            raise ValueError(f"{found}, but {self.name} come in chunks or padded: choose a causal context, as GRU")
+            raise ValueError(f"{found}, but {self.name} are not encoded as a whole: choose a causal context, as GRU")
         if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # a user's class may lack it
             found = f"model.predictor is {type(model.predictor).__name__}, which reads past contexts"
             kept = f"batches of {self.name} keep only the state of the context: choose cpc.predictors.Bilinear"

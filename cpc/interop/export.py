@@ -20,7 +20,7 @@ from cpc import __version__
 from cpc.checkpoint import load_pretrained
 from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.extras import import_extra
-from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
+from cpc.contexts import GRU, LSTM, Bidirectional, Identity, PixelCNN, StateSpace
 from cpc.data.store.atomic import build_atomically, json_text
 from cpc.model import CPC
 from cpc.pages.report import written
@@ -52,8 +52,8 @@ def export(model_folder: str | Path, out: NewFolder, *, trusted_packages: Sequen
     begins with a state of zeros and continues with the returned state. Each graph is compared with the model on 20
     inputs of random shapes. For other formats, call `torch.export.export(model.encoder, ...)`.
 
-    The contexts GRU, LSTM, StateSpace, PixelCNN and Identity are exported. Others are left out with a message, since
-    their state has no fixed size.
+    The contexts GRU, LSTM, StateSpace, PixelCNN and Identity are exported, and the first three in both directions.
+    Others are left out with a message, since their state has no fixed size.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
@@ -73,7 +73,8 @@ def export(model_folder: str | Path, out: NewFolder, *, trusted_packages: Sequen
         import_extra(module, "onnx", "cpc export needs onnx, onnxscript and onnxruntime")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))
     graphs = {"encoder": encoder_graph(model)}
-    if isinstance(model.context, GRU | LSTM | StateSpace | PixelCNN | Identity):
+    context = model.context.context if isinstance(model.context, Bidirectional) else model.context
+    if isinstance(context, GRU | LSTM | StateSpace | PixelCNN | Identity):
         graphs["context"] = context_graph(model)
     else:
         cls = type(model.context).__name__

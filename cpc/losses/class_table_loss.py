@@ -135,7 +135,7 @@ class ClassTableLoss(Loss):
     def connect(self, encoder: Any, context: Any) -> int:
         """Return the width of the table's classes; an encoder of tokens gets the table."""
         if context.directions != ("",):
-            raise ValueError(f"{type(self).__name__} predicts along sequences: choose a context of sequences")
+            raise ValueError(f"{type(self).__name__} predicts in one direction: choose a context such as GRU")
         if hasattr(encoder, "connect_classes"):
             encoder.connect_classes(self.table)
         return self.table.dim

@@ -30,7 +30,7 @@ class Key(NamedTuple):
 
     names: tuple[str, ...]  # values of the key fields, such as split and strategy
     steps: tuple[int, ...]  # k of each column; (0,) for records without lists
-    directions: tuple[str, ...]  # direction of each column; empty strings in sequences
+    directions: tuple[str, ...]  # direction of each column; empty if there is only one
 
     @property
     def step_labels(self) -> list[str]:

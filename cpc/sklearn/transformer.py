@@ -358,13 +358,15 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             split_of = dict(zip(long_units, drawn, strict=True))
         return [split_of[unit] if is_used else "short" for unit, is_used in zip(units, is_long, strict=True)]
 
-    def _encode(self, recordings: list[np.ndarray]) -> Float32[np.ndarray, "n T F"]:
-        """Return the features of recordings, which are padded to the longest."""
+    def _encode(self, recordings: list[np.ndarray]) -> Sequence[Float32[np.ndarray, "T F"]]:
+        """Return the features of recordings, which are padded to the longest unless the context would read padding."""
+        reader = Features(self.features, self.model_.to(find_device(self.device)))  # type: ignore[arg-type]  # checked before
+        if reader.reads_ahead:
+            return [reader.encode_windows(recording[None])[0] for recording in recordings]
         x = np.full((len(recordings), max(map(len, recordings)), self.num_channels_), np.nan, np.float32)
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
-        reader = Features(self.features, self.model_.to(find_device(self.device)))  # type: ignore[arg-type]  # checked before
-        return reader.encode_windows(x)
+        return list(reader.encode_windows(x))
 
 
 def _group_names(groups: Any, num: int) -> list[str]:

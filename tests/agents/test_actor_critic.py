@@ -120,4 +120,4 @@ def test_the_policy_follows_the_gradient_of_its_return(agent: ActorCritic, x: to
 
 def test_a_context_whose_state_grows_is_refused() -> None:
     model = cpc.CPC(cpc.encoders.VectorEncoder(2), cpc.contexts.CausalTransformer(dim=16), cpc.predictors.Bilinear(2))
-    refuses(r"model.context CausalTransformer grows: choose GRU, LSTM or", ActorCritic, model, 2)
+    refuses(r"CausalTransformer has no state of fixed size: choose GRU, LSTM or", ActorCritic, model, 2)

@@ -15,7 +15,7 @@ import torch
 from refusals import refuses
 
 from cpc import CPC, save_pretrained
-from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN, StateSpace
+from cpc.contexts import GRU, LSTM, Bidirectional, CausalTransformer, Identity, PixelCNN, StateSpace
 from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
 from cpc.interop.export import Graph, _check, encoder_graph, export
 from cpc.predictors import Bilinear
@@ -119,7 +119,7 @@ def test_a_stream_through_a_state_space(tmp_path: Path) -> None:
         (MelEncoder(8), CausalTransformer(8, num_heads=2), torch.randn(3, 6400), 1),
         (PatchEncoder(TinyTrunk(8, 1), patch_size=16, stride=8), PixelCNN(6, 2, 6), torch.rand(3, 1, 64, 64), 2),
         (FrameEncoder((16, 16), 6, **LAYERS), Identity(), PIXELS, 2),
-        (SignalEncoder(3, 8, causal=False, front="level"), LSTM(4), torch.randn(3, 64, 3), 2),
+        (SignalEncoder(3, 8, causal=False, front="level"), Bidirectional(LSTM(4)), torch.randn(3, 64, 3), 2),
     ],
     ids=["layer norm", "mel", "images", "frames", "signals"],
 )

@@ -254,6 +254,13 @@ def test_millivolts_are_what_microvolts_are_to_a_model_that_ships(recordings: np
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_contexts_of_both_directions_do_not_read_padding(recordings: np.ndarray) -> None:
+    ecg = 100 * recordings[:2, :, [0] * 12]
+    model = CPCTransformer(init_from="ecg-small", sample_rate_hz=500, max_steps=0).fit(ecg)
+    found = model.transform([ecg[0, :-37], ecg[1]])
+    np.testing.assert_allclose(found[:1], model.transform([ecg[0, :-37]]), atol=1e-5)
+
+
 def test_numpys_numbers_and_arrays_are_options(ragged: list[np.ndarray], tmp_path: Path, unchecked_types: None) -> None:
     counts = {"dim": 8, "max_steps": 2, "num_steps": 3, "window_samples": 40, "batch_size": 4, "random_state": 0}
     kinds = [np.int64, np.int32, np.int16] * 2

@@ -14,6 +14,7 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.argument_rules import Choices
 from cpc.config.extras import import_extra
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import NUM_KEYS, ImageCorpus, ImageDataset
@@ -187,6 +188,7 @@ class ImageProbeData(ProbeData):
         """
         with autocast(batch.x, self.precision):
             latents = model.encoder(batch.x).float()
+        Choices(("z", "z_grid")).check("`supervised_feature`", self.supervised_feature)
         is_grid = self.supervised_feature == "z_grid"
         vectors = rearrange(latents, "b ... -> b 1 (...)") if is_grid else reduce(latents, "b h w d -> b 1 d", "mean")
         return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
