@@ -56,7 +56,7 @@ rows[3].set_xlabel("seconds")
 # %% What changes at a phone
 # How far do 20 ms carry the features? Over all test sentences, the spectrogram changes
 # most at the edge of two phones. Latents change when the edge enters their 65 ms, and
-# again when it leaves them. Contexts change when it enters.
+# again when it leaves them. Contexts read from both sides, and change at both times.
 
 offsets = np.arange(-8, 9)  # frames from an edge
 figure, axes = plt.subplots(num="Features change most near the edges of phones")
