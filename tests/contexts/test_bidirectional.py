@@ -103,7 +103,7 @@ def test_description_rebuilds_it() -> None:
     torch.testing.assert_close(again(x).contexts, model()(x).contexts, rtol=0, atol=0)
 
 
-def test_what_cannot_read_ahead_refuses_it(tmp_path: Path) -> None:
+def test_what_cannot_read_ahead_refuses_it(tmp_path: Path, unchecked_types: None) -> None:
     context = connected(Bidirectional(GRU(4)))
     z = torch.randn(1, 3, 5).double()
     _, state = context(z)
