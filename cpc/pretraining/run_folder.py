@@ -279,7 +279,10 @@ class RunFolder(Checkpoint):
 
 def is_connection_lost(error: BaseException) -> bool:
     """Return whether a collective failed because another rank has ended or does not answer."""
-    return isinstance(error, RuntimeError) and re.search("(?i)gloo|nccl|timed out|connection", str(error)) is not None
+    return (
+        isinstance(error, RuntimeError)
+        and re.search("(?i)gloo|nccl|timed out|timeout|connection", str(error)) is not None
+    )
 
 
 def how_to_continue(folder: Path) -> str:

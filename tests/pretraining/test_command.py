@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -272,13 +273,16 @@ def test_a_state_not_to_be_read_is_not_saved(refused: Refused, finished: Path, m
     assert (finished / "checkpoints" / "last.ckpt").read_bytes() == before
 
 
-def test_a_rank_lost_while_one_saves_is_no_full_disk(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["[gloo/unbound_buffer.cc:78] in recv", "Application timeout caused pair closure"])
+def test_a_rank_lost_while_one_saves_is_no_full_disk(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
     def save(self: pl.Trainer, path: Path) -> None:
         path.touch()
-        raise RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 20000ms for recv")
+        raise RuntimeError(lost)
 
     monkeypatch.setattr(pl.Trainer, "save_checkpoint", save)
-    with pytest.raises(RuntimeError, match=r"^\[gloo"):
+    with pytest.raises(RuntimeError, match=re.escape(lost)):
         RunFolder(finished, 2, 2, 2, "")._save(pl.Trainer(logger=False, barebones=True), "last")
     assert not list(finished.rglob("*.new"))
 
