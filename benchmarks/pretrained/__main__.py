@@ -2,9 +2,8 @@
 
 python -m benchmarks.pretrained NAME [--data DIR] [--out DIR] [--run DIR] [--option=value ...]
 
-DIR of --data has one folder for each corpus: an4, timit_dev, caltech101_small, hapt, ludb. The seed is in
-the config. A run that an earlier call finished is not repeated. More options go to `cpc pretrain`. Set
-OMP_NUM_THREADS=1.
+DIR of --data has one folder for each corpus: an4, timit_dev, caltech101_small, hapt, ludb. The seed is in the config. A
+run that an earlier call finished is not repeated. More options go to `cpc pretrain`. Set OMP_NUM_THREADS=1.
 """
 
 import argparse
