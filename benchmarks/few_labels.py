@@ -128,6 +128,23 @@ def image_recipe(config: str, corpus: str) -> Recipe:
     return Recipe(config, source, "source", "", corpus, {}, options)
 
 
+VOICES = Recipe(  # negatives of other recordings: contexts have to know who speaks
+    "small_speech.yaml",
+    sources.an4,
+    "manifest",
+    "",
+    "voices",
+    {},
+    (
+        "--model.loss.init_args.negatives=mixed",
+        "--model.context.init_args.dim=256",
+        "--data.augmentation=null",
+        "--data.sampler=uniform",
+        "--data.speakers_per_batch=null",
+        "--data.batch_size=16",
+        "--trainer.max_steps=300",
+    ),
+)
 SPEECH, ACTIVITY, ECG = RECIPES["speech-small"], RECIPES["activity-small"], RECIPES["ecg-small"]
 PHOTOS = RECIPES["photographs-small"]
 WATCH = Recipe("signals/activity.yaml", sources.npz("watch"), "source", "", "watch", {}, COMPANDED)
@@ -140,6 +157,7 @@ PHONES: dict[str, Any] = {
     "probed": sources.timit_all,
 }
 SPEAKERS: dict[str, Any] = PHONES | {
+    "recipe": VOICES,
     "draw": from_sentences,
     "task": {"name": "speaker", "test_split": "test", "pool": "mean"},
     "probed": pieces_of_sentences,

@@ -112,6 +112,30 @@ def test_what_a_mode_does_not_work_with(mode: str, changes: dict[str, Any], word
             Pretraining._check_compile_mode(stub)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_gradients_of_a_fused_optimiser_are_clipped(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    norms: list[float] = []
+
+    def measure(optimiser: torch.optim.Adam, *_: Any) -> None:
+        assert optimiser.defaults["fused"]
+        gradients = [each.grad for group in optimiser.param_groups for each in group["params"]]
+        norms.append(sum(each.double().square().sum().item() for each in gradients if each is not None) ** 0.5)
+
+    configure = Pretraining.configure_optimizers
+
+    def watched(self: Pretraining) -> dict[str, Any]:
+        configured = configure(self)
+        configured["optimizer"].register_step_post_hook(measure)
+        return configured
+
+    monkeypatch.setattr(Pretraining, "configure_optimizers", watched)
+    run(f"--trainer.precision={precision}", "--trainer.gradient_clip_val=0.01", "--trainer.max_steps=3")
+    assert norms == pytest.approx([0.01] * 3, rel=1e-3)
+
+
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """Lets runs on a CPU replay steps; all that were made."""
