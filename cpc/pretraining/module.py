@@ -235,8 +235,8 @@ class Pretraining(pl.LightningModule):
             betas=self.betas,
             eps=self.epsilon,
             weight_decay=self.weight_decay,
-            # On a CPU `fused` takes 40 % of the default's time, on a GPU it is one launch. float16 scales gradients, which
-            # a fused optimiser would undo only after they are clipped.
+            # On a CPU `fused` takes 40 % of the default's time, on a GPU it is one launch. float16 scales gradients,
+            # which a fused optimiser would undo only after they are clipped.
             fused=self.trainer.precision in ("32-true", "bf16-mixed") or None,
         )
         self.model.loss_part.watch(optimiser)
@@ -248,7 +248,7 @@ class Pretraining(pl.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip gradients, in bfloat16 also those of a fused optimiser, which Lightning refuses as if they were scaled."""
+        """Clip gradients, also those of a fused optimiser, which Lightning refuses in bfloat16 as if it scaled them."""
         algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
         Precision.clip_gradients(self.trainer.precision_plugin, optimizer, gradient_clip_val or 0.0, algorithm)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -53,8 +53,9 @@ class SupervisedProtocol:
         warmup_share: share of the budget in which the rate rises; afterwards the rate falls to zero along a cosine.
         norm: normalisation before the softmax: `first_batch` standardises by the features of the first batch, `layer`
             is a LayerNorm without weights.
-        held_out_share: share of the labels of each class that is not trained on; the network returns to the weights
-            with the lowest loss on it, of twenty in the budget. 0 keeps the last weights.
+        held_out_share: share of the labels of each class that a first network is not trained on. The network is then
+            trained with all labels for as much of the budget as gave the first the lowest loss on this share, of twenty
+            in the budget. 0 uses the whole budget, without a first network.
         augment: change windows of recordings as pretraining did; images are always cut and mirrored as in pretraining.
         seed: seed of weights and batches.
     """
@@ -116,10 +117,31 @@ def train_supervised(
 
     The softmax of a pretrained model starts at a linear probe of it (Kumar et al. 2022, arXiv:2202.10054), and both
     have a tenth of the learning rate. `title` is that of the progress bar, None for no bar. Returns the softmax, and
-    the number of steps taken. A loss that is not finite is a FloatingPointError.
+    the number of steps. A loss that is not finite is a FloatingPointError.
+    """
+    options: dict[str, Any] = {"is_pretrained": is_pretrained, "title": title}
+    until: float | None = 1.0
+    if protocol.held_out_share:
+        part = task.hold_out(protocol.held_out_share)
+        *_, until = _train(copy.deepcopy(model), probe_data, part, protocol, until=None, **options)
+    return _train(model, probe_data, task, protocol, until=until, **options)[:2]
+
+
+def _train(
+    model: CPC,
+    probe_data: ProbeData,
+    task: Task,
+    protocol: SupervisedProtocol,
+    *,
+    until: float | None,
+    is_pretrained: bool,
+    title: str | None,
+) -> tuple[Probe, int, float]:
+    """Train for a share of the budget; None: for all of it, to find where the loss on the test part is lowest.
+
+    Returns the softmax, the number of steps, and this place as a share of the budget.
     """
     device = probe_data.device
-    task = task.hold_out(protocol.held_out_share) if protocol.held_out_share else task
     model.to(device).train(protocol.norm == "first_batch")  # eval mode leaves batch norm as it is
     batches: Iterator[Batch] = probe_data.batches(task.train, task.labels, model, protocol)
     first = next(batches)
@@ -142,8 +164,7 @@ def train_supervised(
     optimiser = torch.optim.AdamW(weights, weight_decay=protocol.weight_decay, fused=is_gpu or None)
     num_steps = protocol.steps(len(task.train))
     start, step, progress = time.monotonic(), 0, 0.0
-    best, lowest, next_check = None, math.inf, 0.0
-    networks = nn.ModuleList([model, head])
+    lowest, lowest_at, next_check = math.inf, 1.0, 0.0
     loss_sum = torch.zeros((), device=device)  # not finite as soon as one loss is not
     share_of_budget = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=title, disable=title is None, bar_format=share_of_budget) as bar:
@@ -166,16 +187,14 @@ def train_supervised(
                 advice = f"lower its learning_rate ({protocol.learning_rate})"
                 raise FloatingPointError(f"the supervised network's loss is not finite by step {step}: {advice}")
             bar.update(min(progress, 1.0) - bar.n)
-            if protocol.held_out_share and len(task.test) and progress >= next_check:
+            if until is None and len(task.test) and progress >= next_check:
                 next_check += 1 / _NUM_HELD_OUT_CHECKS
                 if (held_out := _held_out_loss(model, head, probe_data, task)) < lowest:
-                    lowest, best = held_out, copy.deepcopy(networks.state_dict())
-            if progress >= 1:
+                    lowest, lowest_at = held_out, progress
+            if progress >= (until or 1.0):
                 break
-    if best is not None:
-        networks.load_state_dict(best)
     model.eval()
-    return head.requires_grad_(False), step
+    return head.requires_grad_(False), step, lowest_at
 
 
 @torch.no_grad()
