@@ -45,11 +45,6 @@ class Bidirectional(Context):
         self.context = context
         self.backward_context = deepcopy(context)
 
-    @property
-    def state_shapes(self) -> tuple[()]:
-        """Empty: whole sequences are encoded."""
-        return ()
-
     def connect(self, input_dim: Count) -> None:
         """Allocate the parameters of both networks; as in `Context`."""
         for network in (self.context, self.backward_context):
@@ -61,9 +56,6 @@ class Bidirectional(Context):
         """Return the contexts of each direction in the order in which its network reads."""
         halves = rearrange(contexts, "b t (v c) -> v b t c", v=2)
         return {direction: columns(c, direction) for direction, c in zip(self.directions, halves, strict=True)}
-
-    def _allocate(self, input_dim: int) -> None:
-        pass
 
     def _encode(self, z: Float[Tensor, "B T D"], state: State) -> tuple[Float[Tensor, "B T C"], State]:
         later, _ = self.backward_context(z.flip(1))

@@ -22,10 +22,11 @@ ANY_LENGTH = range(sys.maxsize)
 class Context(nn.Module):
     """A context network g_ar: z_<=t -> c_t.
 
-    A subclass defines `state_shapes`, `_allocate` and `_encode`. It must guarantee three things: c_t depends only on
-    z_<=t, sequences of a batch do not affect each other, and `state` is the only memory between calls. If chunks of a
-    sequence are then encoded one after the other, each with the state of the previous chunk, the result is the contexts
-    of the whole sequence. A context that `reads_ahead` guarantees only the second.
+    A subclass defines `_encode`, and `state_shapes` and `_allocate` if it has a state and parameters. It must guarantee
+    three things: c_t depends only on z_<=t, sequences of a batch do not affect each other, and `state` is the only
+    memory between calls. If chunks of a sequence are then encoded one after the other, each with the state of the
+    previous chunk, the result is the contexts of the whole sequence. A context that `reads_ahead` guarantees only the
+    second.
 
     Attributes:
         dim: width of the contexts.
@@ -44,12 +45,12 @@ class Context(nn.Module):
     reads_ahead: bool = False
 
     @property
-    @abstractmethod
     def state_shapes(self) -> tuple[tuple[int | range, ...], ...]:
-        """Shapes of the tensors of the state, without the axis of sequences; empty without a state.
+        """Shapes of the tensors of the state, without the axis of sequences; by default empty, for no state.
 
         A range holds the legal lengths of an axis; such axes have the same length in all tensors.
         """
+        return ()
 
     @checked
     def connect(self, input_dim: Count) -> None:
@@ -121,8 +122,8 @@ class Context(nn.Module):
         """Return the number and the length of the sequences in an observation of `num_latents` latents."""
         return 1, num_latents
 
-    @abstractmethod
-    def _allocate(self, input_dim: int) -> None: ...
+    def _allocate(self, input_dim: int) -> None:
+        """Allocate the parameters; by default there are none."""
 
     @abstractmethod
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]: ...

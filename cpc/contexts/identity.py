@@ -25,8 +25,5 @@ class Identity(Context):
         """One tensor of no width, which holds the number of sequences."""
         return ((0,),)
 
-    def _allocate(self, input_dim: int) -> None:
-        pass
-
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         return z, (z[:, 0, :0],)

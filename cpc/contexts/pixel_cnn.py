@@ -70,11 +70,6 @@ class PixelCNN(Context):
         side = math.isqrt(num_latents)
         return side, side
 
-    @property
-    def state_shapes(self) -> tuple[()]:
-        """Empty: whole images are encoded."""
-        return ()
-
     def _allocate(self, input_dim: int) -> None:
         self.networks = nn.ModuleList()
         for _ in self.directions:
