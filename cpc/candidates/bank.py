@@ -111,10 +111,13 @@ class LatentBank:
         version, num_latents = facts.pop("format_version"), facts.pop("num_latents")
         Range(1, FORMAT_VERSION).check(f"{folder / _FACTS}: format_version", version)
         # The map is copy-on-write: torch needs writable memory, and the file must not change.
-        latents, sequence_id = (_map_array(folder / name) for name in (_LATENTS, _SEQUENCES))
-        for name, array in (("latents", latents), ("sequence ids", sequence_id)):
-            Choices((num_latents,)).check(f"{folder}: the number of {name}", len(array))
-        return cls(torch.from_numpy(latents), torch.from_numpy(sequence_id), facts)
+        arrays = []
+        for file, content in ((folder / _LATENTS, "latents"), (folder / _SEQUENCES, "sequence ids")):
+            with reading(file, _CUT_OFF):
+                arrays.append(np.load(file, mmap_mode="c"))
+            Choices((num_latents,)).check(f"{folder}: the number of {content}", len(arrays[-1]))
+        latents, sequence_id = map(torch.from_numpy, arrays)
+        return cls(latents, sequence_id, facts)
 
     def save(self, folder: str | Path) -> None:
         """Write the bank to a folder; `bank.json` is written last."""
@@ -161,12 +164,6 @@ def _read_facts(path: Path, *required: str) -> dict[str, Any]:
     if not isinstance(facts, dict) or not facts.keys() >= {*required}:
         raise ValueError(f"{path} must hold {' and '.join(required)}: it was not written by cpc")
     return facts
-
-
-def _map_array(path: Path) -> np.ndarray:
-    """Return a copy-on-write map of an array: writes to it do not change the file."""
-    with reading(path, _CUT_OFF):
-        return np.load(path, mmap_mode="c")
 
 
 def _read_latents(file: Path) -> Float[np.ndarray, "T D"]:
