@@ -67,7 +67,11 @@ def main(arguments: list[str] | None = None) -> None:
         if not COMMANDS.get(name, ("",))[0]:
             _overview().parse_args(arguments)
         elif name == "pretrain":
-            _pretrain(arguments[1:])
+            from cpc.native.processor import prepare_processor
+            from cpc.pretraining.command import run_pretraining
+
+            prepare_processor()
+            run_pretraining(arguments[1:])
         else:
             _run(name, arguments[num_words:], typed)
     except (ValueError, OSError, FloatingPointError) as error:
@@ -187,14 +191,6 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     else:
         options.add_fields(modality, modality.held_out_options, "; as in the model's run if not given")
     return f"; {model} is a model of {modality.name}, whose data have no such option"
-
-
-def _pretrain(arguments: list[str]) -> None:
-    from cpc.native.processor import prepare_processor
-    from cpc.pretraining.command import run_pretraining
-
-    prepare_processor()
-    run_pretraining(arguments)
 
 
 if __name__ == "__main__":
