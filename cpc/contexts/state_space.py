@@ -17,11 +17,6 @@ from cpc.contexts.context import Context, State
 from cpc.contexts.diagonal_scan import diagonal_scan
 
 
-def _inv(num_modes: int) -> Tensor:
-    state_dim = 2 * num_modes
-    return state_dim / math.pi * (state_dim / (2 * torch.arange(num_modes) + 1) - 1)
-
-
 def _legs(num_modes: int) -> Tensor:
     """Return the frequencies of the normal part of the HiPPO-LegS matrix (eq. 6 of the paper)."""
     roots = torch.sqrt(2 * torch.arange(2 * num_modes, dtype=torch.float64) + 1)
@@ -33,7 +28,7 @@ def _legs(num_modes: int) -> Tensor:
 # S4D-LegS. The real part is -1/2 in all three.
 INITIALISATIONS: dict[str, Callable[[int], Tensor]] = {
     "lin": lambda num_modes: math.pi * torch.arange(num_modes),
-    "inv": _inv,
+    "inv": lambda num_modes: 2 * num_modes / math.pi * (2 * num_modes / (2 * torch.arange(num_modes) + 1) - 1),
     "legs": _legs,
 }
 
