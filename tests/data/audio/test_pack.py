@@ -177,6 +177,20 @@ def test_a_bad_file_is_named_or_skipped(tmp_path: Path, kind: str, monkeypatch: 
     refuses("1 of 3", pack, manifest, 16000, progress=False)
 
 
+def test_one_bad_file_among_two_thousand_is_all_that_is_missed(tmp_path: Path) -> None:
+    content = write_noise(tmp_path / "0.wav", 1000).read_bytes()
+    names = [f"{number}.wav" for number in range(2000)]
+    for name in names[1:]:
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "1234.wav").write_bytes(content[:500])
+    with pytest.warns(UserWarning, match=r"without 1 of 2000 files(?s:.*)1234\.wav: "):
+        audio = pack(Manifest(tmp_path, {"path": names}), 16000, skip_bad=True, progress=False)
+    assert list(audio.skipped) == [1234]
+    assert list(audio.subset([1999, 1234]).skipped) == [1]
+    for row in (1233, 1235, 1999):
+        np.testing.assert_array_equal(audio.read(row, 0, 1000), audio.read(0, 0, 1000))
+
+
 def test_what_cannot_be_packed(corpus: Manifest, tmp_path: Path) -> None:
     refuses("`sample_rate_hz`=500 must be at least 1000", pack, corpus, 500, progress=False)
     assert not (corpus.root / ".cpc_cache").exists()
