@@ -49,7 +49,7 @@ def test_messages_name_options_as_they_are_typed(corpus: Path, tmp_path: Path, r
         (["index", str(folder), "--valid_share=0", "--test_share=0"], "or set --skip_bad to go on without"),
         (["index", str(folder)], "train, valid, test need at least one each"),
         (["pack", str(corpus), "--cache_dir", str(tmp_path / "file")], "name another place with --cache_dir"),
-        (["pack", str(corpus), "--sample_rate_hz", "1"], "error: --sample_rate_hz is 1 Hz, but must be from 1000"),
+        (["pack", str(corpus), "--sample_rate_hz", "1"], "error: --sample_rate_hz=1 must be at least 1000"),
     ):
         told = refusal(["data", *arguments])
         assert message in told

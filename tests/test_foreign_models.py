@@ -11,7 +11,6 @@ from refusals import refuses
 from cpc.checkpoint import _CHECKPOINT_ENTRIES, read_checkpoint, read_config, save_pretrained
 from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder
-from cpc.interop.hub import fetch_model
 from cpc.interop.share import share
 from cpc.losses import Contrastive
 from cpc.model import CPC
@@ -73,15 +72,3 @@ def test_widths_that_no_memory_holds_are_named(dim: int) -> None:
     data = part("data.Audio", manifest="nowhere")
     with pytest.raises(ValueError, match=r"a tensor of the model takes .*: lower the widths of model\.encoder"):
         parse({"model": model, "data": data, "trainer": {"max_steps": 1}})
-
-
-@pytest.mark.parametrize("error", ["LocalEntryNotFoundError", "OSError"])
-def test_a_mistyped_run_is_said_to_be_no_folder(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise getattr(huggingface_hub.errors, error, OSError)("no network")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(ConnectionError, match=r"^there is no folder results/best7; if a model of the Hub is meant"):
-        fetch_model("results/best7")

@@ -220,7 +220,6 @@ def test_evaluate_measures_it(run_dir: Path, source: Path, refusal: Callable[...
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
-@pytest.mark.usefixtures("unchecked_types")
 def test_probe_judges_it(
     run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
 ) -> None:

@@ -188,8 +188,6 @@ def test_mappings_hold_no_key_twice_and_no_infinity(given: str, refusal: Callabl
 def test_numbers_without_a_meaning_name_their_option(tmp_path: Path, refusal: Callable[..., str]) -> None:
     out = str(tmp_path / "out")
     for arguments, message in (
-        (["data", "download", "", "--out", out], "argument source: is empty: give a value"),
-        (["data", "synthesize", out, "--seed", "-3"], "error: --seed=-3 must be at least 0"),
         (["calibrate", "--out", out, "--mi", "1e12"], "none of 1000000000000.0 nats .*--estimators and --dim"),
         (["calibrate", "--out", out, "--tasks", "uniform", "--mi", "300"], "reach none of 300.0 nats"),
     ):

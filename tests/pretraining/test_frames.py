@@ -60,7 +60,6 @@ def test_it_learns_and_evaluate_measures_other_episodes(run_dir: Path, source: P
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
-@pytest.mark.usefixtures("unchecked_types")
 def test_probe_reads_the_state(
     run_dir: Path, source: Path, recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
-from cpc.data.images.corpus import ImageDataset
 from cpc.data.store.atomic import read_records
 from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, recorded_data
@@ -129,22 +128,6 @@ def test_it_learns_what_there_is_to_learn(run: Run) -> None:
     assert np.mean(bound["mi_bound_nats"]) > 0.8
     (probe,) = records(folder, "probe.jsonl")
     assert probe["accuracy"] >= 0.75  # one in three by chance
-
-
-def test_training_changes_images_and_evaluation_does_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    read = ImageDataset.__getitems__
-
-    def watched(self: ImageDataset, drawn: list) -> object:
-        seen.append((self.chance, len(drawn), sorted({key for _, key in drawn}) != [0]))
-        return read(self, drawn)
-
-    monkeypatch.setattr(ImageDataset, "__getitems__", watched)
-    run()
-    chances = [chance for chance, _, _ in seen]
-    assert chances.count("patches") == 1 + 4  # the initialisation, and a batch for every step
-    assert chances.count("none") == 2 * 2 * 1  # evaluations, batches; both strategies share them
-    assert all(has_keys for chance, _, has_keys in seen if chance == "patches")
 
 
 def test_a_broken_run_continues_bit_for_bit(

@@ -130,24 +130,6 @@ def test_a_model_in_training_is_read_in_eval_mode_and_left_in_training() -> None
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_frame_is_centred_where_the_geometry_says(model: cpc.CPC) -> None:
-    features = Features("z", model)
-    frame = 30
-    centre = features.first_centre_samples + frame * features.hop_samples
-    quiet = noise(8_000)
-    reach = (model.encoder.receptive_field_samples - 1) // 2
-    for sample, is_seen in (
-        (centre - reach - 1, False),
-        (centre - reach, True),
-        (centre + reach, True),
-        (centre + reach + 1, False),
-    ):
-        click = quiet.copy()
-        click[round(sample)] += 50
-        difference = np.abs(features(click)[frame] - features(quiet)[frame]).max()
-        assert (difference > 0) == is_seen
-
-
 def test_spectra_take_the_rate_and_the_statistics_of_the_corpus(model: cpc.CPC) -> None:
     assert Features("mfcc", model).sample_rate_hz == 16000
     wave = noise(4_000)

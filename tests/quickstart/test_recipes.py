@@ -100,12 +100,6 @@ def test_the_page_of_text_shows_it_and_loads_nothing(of_prose: Finished) -> None
         assert base64.b64decode(picture).startswith(b"\x89PNG")
 
 
-def test_a_finished_quickstart_is_left_alone(of_prose: Finished, refusal: Callable[..., str]) -> None:
-    assert "already holds a quickstart: remove" in refusal(
-        ["quickstart", "--modality", "text", "--out", str(of_prose.out), "--corpus", str(of_prose.corpus)]
-    )
-
-
 def test_the_recipe_of_text_is_that_of_the_config() -> None:
     shipped = yaml.safe_load(CONFIG.read_text())
     assert prose.RECIPE.studies["prose"].num_steps == shipped["trainer"].pop("max_steps")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import soundfile
 from tqdm import tqdm
 
+from cpc.config.argument_rules import Range
 from cpc.data.store.folders import map_in_order
 from cpc.data.store.untrusted import open_regular, reading
 from cpc.on_ray.spread import spread
@@ -35,6 +36,7 @@ MOST_SAMPLES = 1 << 40
 # Resampling from 1 Hz to 16 kHz would make a file 16,000 times as long. libsndfile supports at most 1024 channels.
 COUNT_LIMITS = {"num_samples": (1, MOST_SAMPLES), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
 COUNT_COLUMNS = tuple(COUNT_LIMITS)
+RATES_HZ = Range(*COUNT_LIMITS["sample_rate_hz"])
 
 _FILES_PER_MESSAGE = 256  # files sent to a worker on Ray at once, because a message takes longer than reading a header
 
@@ -72,7 +74,7 @@ def open_sound(path: Path) -> Iterator[Sound]:
             _refuse_compression(path, str(error))
             raise
         with sound:
-            check_rate(sound.samplerate, f"{path}: is of")
+            RATES_HZ.check(f"{path}: its rate in Hz", sound.samplerate)
             sound.stream, sound.num_samples = stream, whole_samples(path, stream, sound)
             if not sound.num_samples:
                 check_end(path, stream, sound)  # a length of 0, although samples follow: the length was never written
@@ -88,13 +90,6 @@ def _refuse_compression(path: Path, reason: str) -> None:
         raise ValueError(f"{path}: is compressed by shorten, which is not supported: `sph2pipe -f wav IN OUT`")
     if re.search("unimplemented|unsupported|not supported", reason, re.IGNORECASE):
         raise ValueError(f"{path}: is in an encoding that is not supported ({reason}): write it as WAV or FLAC")
-
-
-def check_rate(sample_rate_hz: int, subject: str) -> None:
-    """Raise a ValueError, which begins with `subject`, if a rate is out of range."""
-    lowest, highest = COUNT_LIMITS["sample_rate_hz"]
-    if not lowest <= sample_rate_hz <= highest:
-        raise ValueError(f"{subject} {sample_rate_hz} Hz, but must be from {lowest} to {highest} Hz")
 
 
 def read_header(path: Path) -> Header:

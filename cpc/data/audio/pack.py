@@ -14,7 +14,7 @@ import torchaudio
 from einops import rearrange
 from torch.nn import functional
 
-from cpc.data.audio.headers import Header, Sound, check_end, check_rate, compare, open_sound, read_headers
+from cpc.data.audio.headers import RATES_HZ, Header, Sound, check_end, compare, open_sound, read_headers
 from cpc.data.audio.manifest import Manifest
 from cpc.data.recordings.windows import LOUDEST, PackedRecordings
 from cpc.data.store.atomic import json_text
@@ -43,7 +43,7 @@ def pack(
         ValueError: if the rate is out of range, or files are bad (missing, damaged, truncated, NaN, constant); the
             message names the first few. Good files are packed before the error.
     """
-    check_rate(sample_rate_hz, "`sample_rate_hz` is")
+    RATES_HZ.check("`sample_rate_hz`", sample_rate_hz)
     packs = manifest.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     source = _Waveforms(manifest, sample_rate_hz)
     folder = packs / source.key()
@@ -179,7 +179,7 @@ def resampled_length(num_samples: int, old_rate_hz: int, new_rate_hz: int) -> in
 def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
     """Raise a ValueError if a rate is out of range, or two lie too far apart or have no small common pattern."""
     for rate in (old_rate_hz, new_rate_hz):
-        check_rate(rate, f"{path}: cannot be resampled from {old_rate_hz} Hz to {new_rate_hz} Hz: a rate is")
+        RATES_HZ.check(f"{path}: cannot be resampled from {old_rate_hz} Hz to {new_rate_hz} Hz: a rate in Hz", rate)
     divisor = math.gcd(old_rate_hz, new_rate_hz)
     old, new = old_rate_hz // divisor, new_rate_hz // divisor
     if old * new > _MAX_KERNEL_SIZE or max(old, new) > _MAX_FACTOR * min(old, new):

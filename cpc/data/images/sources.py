@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cpc.config.argument_rules import Choices
 from cpc.data.images.arrays import ImageArray, Images, read_image_arrays, tabulate_arrays
 from cpc.data.images.pack import read_sharded_images
 from cpc.data.images.table import ImageTable, find_images, read_image_folder, tabulate
@@ -118,8 +119,7 @@ def read_torchvision(name: str, root: Path) -> ImageTable:
     `root` is torchvision's: the folder that holds `cifar-10-batches-py`, `cifar-100-python`, `train` and `val`,
     `MNIST/raw`, or `stl10_binary`. If it is incomplete, a ValueError says how to get the data set.
     """
-    if name not in _READERS:
-        raise ValueError(f"{name!r} is not one of the known data sets of torchvision: {', '.join(sorted(_READERS))}")
+    Choices(tuple(sorted(_READERS))).check("the data set of torchvision", name)
     return _READERS[name](root)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
+from cpc.config.argument_rules import Choices
 from cpc.data.images.arrays import open_npz
 from cpc.data.recordings.labels import RecordingLabels, labels_of_recordings, runs_of_samples
 from cpc.data.recordings.windows import PackedRecordings
@@ -149,8 +150,7 @@ def open_sharded_signals(
     with open_table(shards, TABLE_NAME, "signals") as table:
         packed = PackedRecordings(shards.folder, shards)
         num_channels = len(packed.channels)
-        if table["missing"] not in ("refuse", "mask"):
-            raise ValueError(f"missing is {table['missing']!r}")
+        Choices(("refuse", "mask")).check("missing", table["missing"])
         listing = Listing(
             names=list_of(str, table["names"], len(packed)),
             channels=packed.channels,

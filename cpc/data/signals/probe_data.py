@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cpc.config.argument_rules import Choices
 from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf
 from cpc.data.recordings.corpus import RecordingCorpus
@@ -65,9 +66,7 @@ class SignalProbeData(RecordingProbeData):
         if task == "group":
             groups = [table.groups[recording] for recording in self.recording.tolist()]
             return Labels({row: groups[row] for row in rows.tolist() if groups[row]})
-        if task not in table.labels:
-            known = ", ".join(["group", *table.labels])
-            raise ValueError(f"`task` {task!r} is not among the labels of the recordings: {known}")
+        Choices(("group", *table.labels)).check("`task`", task)
         labels = self.corpus.labels(task)
         lengths = self.num_samples(rows).tolist()
         found = {

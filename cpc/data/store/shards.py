@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from cpc.config.argument_rules import Range
 from cpc.data.store.atomic import build_atomically, json_text
 from cpc.data.store.untrusted import open_regular, read_bytes, reading
 
@@ -239,8 +240,7 @@ def list_of(kind: type, values: Any, num: int | None = None) -> list[Any]:
 
 def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_bytes: int, shard_bytes: int) -> int:
     """Cut a pack into shards, one at a time in memory, and return their number."""
-    if not element_bytes <= shard_bytes <= _MOST_SHARD_BYTES:
-        raise ValueError(f"a shard of {shard_bytes} bytes must have from {element_bytes} to {_MOST_SHARD_BYTES} bytes")
+    Range(element_bytes, _MOST_SHARD_BYTES).check("the bytes of a shard", shard_bytes)
     shard_bytes -= shard_bytes % element_bytes
     contents = {name: (pack / name).read_bytes() for name in _PACK_FILES} | dict(tables)
     with build_atomically(out, lambda _: False, "out") as unfinished:

@@ -18,7 +18,7 @@ import numpy as np
 import soundfile
 from tqdm import tqdm
 
-from cpc.config.argument_rules import Count, Positive, Seed, checked
+from cpc.config.argument_rules import Count, Positive, Range, Seed, checked
 from cpc.data.audio.alignments import ALIGNMENTS_NAME
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.store.folders import map_in_order
@@ -57,9 +57,7 @@ def draw_speakers(num_speakers: int, num_heldout: int, seed: int) -> list[Speake
     In each group sexes alternate, and accents and variants take turns. If there are enough variants, held-out speakers
     have other variants than training speakers, so that their vocal tracts are not in the training data.
     """
-    if not 0 < num_heldout < num_speakers:
-        counts = f"num_heldout_speakers={num_heldout} of num_speakers={num_speakers}"
-        raise ValueError(f"{counts}: one must be held out, and one remain")
+    Range(1, num_speakers - 1).check(f"of `num_speakers`={num_speakers}, `num_heldout_speakers`", num_heldout)
     rng = np.random.default_rng([seed, num_speakers, num_heldout])
     shuffled = {sex: rng.permutation(names).tolist() for sex, names in (("f", FEMALE_VARIANTS), ("m", MALE_VARIANTS))}
     speakers = []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal
 
+from cpc.config.argument_rules import Range
 from cpc.config.extras import import_extra
 from cpc.data.text.segmentation import CHUNK, CUT_ANEW, VERSION, WORD, WORD_START, normal_form
 
@@ -136,9 +137,8 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     if tokens == "subwords":
         return _subwords(counts, num_lines, num_tokens, lower_case)
     counts[END] += num_lines
-    if not 3 <= num_tokens <= len(counts):
-        legal = f"from 3 to the {len(counts)} different tokens of the training text, including {END}"
-        raise ValueError(f"`encoder.num_tokens`={num_tokens} must be {legal}")
+    found = f"the training text has {len(counts)} different tokens, including {END}"
+    Range(3, len(counts)).check(f"{found}: `encoder.num_tokens`", num_tokens)
     special = {END, UNKNOWN}
     kept = [symbol for symbol in _sort_symbols(counts) if symbol not in special][: num_tokens - len(special)]
     kept_counts = {symbol: counts[symbol] for symbol in (*kept, END)}
@@ -152,15 +152,13 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
         for character in chunk:
             characters[character] += count
     alphabet = {character for character, count in characters.items() if count >= MIN_CHARACTER_COUNT}
-    if (least := len(alphabet) + 2) > num_tokens:
-        legal = f"at least {least}: the {len(alphabet)} characters of the training text, {END} and {UNKNOWN}"
-        raise ValueError(f"`encoder.num_tokens`={num_tokens} must be {legal}")
+    found = f"the {len(alphabet)} characters of the training text, {END} and {UNKNOWN} are tokens"
+    Range(len(alphabet) + 2).check(f"{found}: `encoder.num_tokens`", num_tokens)
     known = Counter({chunk: count for chunk, count in counts.items() if alphabet.issuperset(chunk)})
     merges = learn_merges(known, alphabet, num_tokens - 2)
     symbols = alphabet | {left + right for left, right in merges}
-    if (most := len(symbols) + 2) < num_tokens:
-        legal = f"at most {most}, the subwords of the training text with {END} and {UNKNOWN}"
-        raise ValueError(f"`encoder.num_tokens`={num_tokens} must be {legal}")
+    found = f"the training text has {len(symbols)} subwords, besides {END} and {UNKNOWN}"
+    Range(most=len(symbols) + 2).check(f"{found}: `encoder.num_tokens`", num_tokens)
     merge = byte_pairs(symbols, merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})
     for chunk, count in counts.items():

@@ -1,4 +1,4 @@
-"""Tests of the grid, the written files, and the training of critics."""
+"""Tests of the grid, the written files, the figure, and the training of critics."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cpc.bounds.calibration import training
-from cpc.bounds.calibration.calibrate import calibrate
+from cpc.bounds.calibration.calibrate import calibrate, estimates_figure
 from cpc.bounds.calibration.training import Measured, measure_exact, train, trainable
 from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.tasks import make_task
@@ -133,3 +133,19 @@ def test_mistakes(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         calibrate(tmp_path / "new", **options)
     assert not (tmp_path / "new").exists()
+
+
+def a_row(critic: str, estimator: str, true_nats: float, mean: float | None) -> dict:
+    row = {"task": "gaussian", "dim": 20, "num_candidates": 16, "critic": critic, "estimator": estimator}
+    return row | {"true_nats": true_nats, "mean_nats": mean, "standard_deviation_nats": 0.5}
+
+
+def test_each_setting_is_a_panel_with_its_estimates_the_truth_and_the_ceiling() -> None:
+    rows = [a_row("exact", "info_nce", 2.0, 1.5), a_row("exact", "info_nce", 4.0, 2.0), a_row("exact", "dv", 2.0, None)]
+    exact, trained = estimates_figure([*rows, a_row("separable", "nwj", 2.0, 1.3)]).axes
+    assert [axes.get_title() for axes in (exact, trained)] == [
+        f"gaussian, D = 20, N = 16, {critic} critic" for critic in ("exact", "separable")
+    ]
+    lines = {tuple(map(float, line.get_ydata())) for line in exact.get_lines()}
+    assert {(1.5, 2.0), (2.0, 4.0), (math.log(16),) * 2} <= lines
+    assert {text.get_text() for text in exact.get_legend().get_texts()} >= {"info_nce", "truth", "log N"}

@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from cpc.candidates.samplers import All, Bernoulli, Counts, LearnedUnigram, LogUniform, Partition, Uniform, Unigram
+from cpc.candidates.samplers.arrivals import MOST_TABLE_ENTRIES, first_occurrences
 from cpc.candidates.samplers.unigram import build_alias_table
 
 # The six classes of shared notes on unbiased counts: logits, law, and the sum that candidates estimate.
@@ -403,3 +404,9 @@ def test_expected_counts_of_a_law(num: int) -> None:
     # the likeliest classes are certain to the last digit
     known = counts[possible] < 1 - 1e-9
     assert times[known].max() / times[known].min() == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("num_classes", [30, MOST_TABLE_ENTRIES])
+def test_first_occurrences(num_classes: int, generator: torch.Generator) -> None:
+    ids = torch.randint(30, (3, 50), generator=generator)
+    assert first_occurrences(ids, num_classes).tolist() == [[row.index(each) for each in row] for row in ids.tolist()]

@@ -192,7 +192,7 @@ def test_one_bad_file_among_two_thousand_is_all_that_is_missed(tmp_path: Path) -
 
 
 def test_what_cannot_be_packed(corpus: Manifest, tmp_path: Path) -> None:
-    refuses("`sample_rate_hz` is 500 Hz, but must be from 1000", pack, corpus, 500, progress=False)
+    refuses("`sample_rate_hz`=500 must be at least 1000", pack, corpus, 500, progress=False)
     assert not (corpus.root / ".cpc_cache").exists()
     (tmp_path / "a.wav").touch()
     with pytest.raises(OSError, match=r"name another place with `cache_dir`"):

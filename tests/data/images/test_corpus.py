@@ -1,7 +1,6 @@
 """Images as training takes them: what a key decides, what stands still, what is refused."""
 
 import itertools
-import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -226,31 +225,6 @@ def test_images_of_a_sequence_share_an_id_and_come_apart(tmp_path: Path) -> None
         starts.append(drawn.index(0) / 30)  # an image alone may come anywhere
     assert np.mean(starts) == pytest.approx(0.5, abs=0.06)
     assert np.std(starts) == pytest.approx(12**-0.5, abs=0.04)
-
-
-def test_batches_resume_exactly(open_corpus: OpenCorpus) -> None:
-    """Across the end of a pass, in a new process's objects, to the bit of every patch."""
-
-    def stream() -> tuple[ImageDataset, object]:
-        corpus = open_corpus(augmentation="v2")
-        windows = corpus.windows("train", is_training=True)
-        return windows, corpus.batches(windows, "uniform", 6, seed=0)
-
-    windows, batches = stream()
-    whole = list(itertools.islice(batches, 9))
-    windows, batches = stream()
-    assert list(itertools.islice(batches, 3)) == whole[:3]
-    state = json.loads(json.dumps(batches.state_dict()))
-    again, resumed = stream()
-    resumed.load_state_dict(state)
-    rest = list(itertools.islice(resumed, 6))
-    assert rest == whole[3:]
-    for drawn in rest:
-        torch.testing.assert_close(again.__getitems__(drawn), windows.__getitems__(drawn), rtol=0, atol=0)
-    corpus = open_corpus()
-    train = corpus.windows("train")
-    others = corpus.batches(taken(train, np.arange(1, len(train.rows))), "uniform", 6, seed=0)
-    refuses(r"cannot be resumed, because its batches would change: images '\w+' -> ", others.load_state_dict, state)
 
 
 def test_no_image_meets_its_copy(open_corpus: OpenCorpus) -> None:

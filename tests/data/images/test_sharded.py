@@ -79,7 +79,7 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
     [
         ({}, "give `image_size` for images, or write one of audio with"),
         ({"image_size": 8, "sample_rate_hz": 8000.0}, "`sample_rate_hz`=8000.0 does not apply to images"),
-        ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes must have from 192"),
+        ({"image_size": 8, "shard_mb": 1e-5}, "the bytes of a shard=10 must be at least 192"),
         ({"image_size": 8, "num_channels": 0}, "num_channels"),
         ({"image_size": 8, "shard_mb": float("nan")}, "`shard_mb`=nan must be a finite number"),
     ],

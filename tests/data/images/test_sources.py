@@ -97,7 +97,7 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
     ("source", "complaint"),
     [
         ("nowhere", "there is no folder or npz file nowhere; data sets of torchvision are named NAME:ROOT"),
-        ("svhn:data", "'svhn' is not one of the known data sets of torchvision: cifar10"),
+        ("svhn:data", "torchvision='svhn' is not one of cifar10"),
         (Path(__file__), "is not an npz file"),
     ],
 )

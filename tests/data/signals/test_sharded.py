@@ -140,7 +140,7 @@ def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"missing": "no"}, "missing is 'no'"),
+        ({"missing": "no"}, "missing='no' is not one of refuse, mask"),
         ({"units": "mV"}, "a list of 2 str is missing"),
         ({"labels": {"mood": {"classes": ["a"], "codes": [1] * 6}}}, "integers from 1 to 1 lie outside of -1 to 0"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 1]] * 6}}}, "runs of labels do not fit"),

@@ -8,20 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 from opened import open_audio
 from PIL import Image
 from refusals import refuses
 
-from cpc.data import Images, Sentences, index_folder
+from cpc.data import Images, Sentences
 from cpc.data.streams.stream import check_same_batches
 from cpc.encoders import AudioEncoder, SentenceEncoder
 from cpc.encoders.patch_grid import PatchGrid
-
-
-def noise(seed: int, size: Any = 900) -> np.ndarray:
-    return 0.1 * np.random.default_rng(seed).standard_normal(size)
 
 
 class Grid:
@@ -29,7 +24,7 @@ class Grid:
 
 
 def made_from_audio(folder: Path) -> dict[str, Any]:
-    encoder = AudioEncoder(4, 1000, kernels=(10,), strides=(10,), paddings=(0,))
+    encoder = AudioEncoder(4, kernels=(10,), strides=(10,), paddings=(0,))
     made_from: dict[str, Any] = open_audio(folder, encoder, 200).windows("train").draws["made_from"]
     return made_from
 
@@ -41,14 +36,8 @@ def made_from_images(folder: Path, packed: bool) -> dict[str, Any]:
 
 
 @pytest.fixture
-def audio(tmp_path: Path) -> Path:
-    folder = tmp_path / "audio"
-    for number in range(6):
-        path = folder / ("train" if number < 4 else "valid") / f"{number}.wav"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(path, noise(number), 1000)
-    index_folder(folder, split_level=0, progress=False)
-    return folder
+def audio(tmp_path: Path, write_corpus: Callable[..., Path]) -> Path:
+    return write_corpus(tmp_path / "audio", 1, seconds=0.05, train=4, valid=2)
 
 
 @pytest.fixture
@@ -84,13 +73,15 @@ def test_files_that_moved_are_the_same(source: tuple[Path, Callable], tmp_path: 
     check_same_batches(saved, made_from(copy))
 
 
-def test_other_content_of_the_same_size_is_refused(source: tuple[Path, Callable]) -> None:
+def test_other_content_of_the_same_size_is_refused(
+    source: tuple[Path, Callable], write_audio: Callable[..., Path]
+) -> None:
     folder, made_from = source
     saved = made_from(folder)
     path = next(iter(sorted(folder.rglob("2.*"))))
     times = path.stat()
     if path.suffix == ".wav":
-        soundfile.write(path, noise(77), 1000)
+        write_audio(path, 0.05, seed=77)
         assert path.stat().st_size == times.st_size
     else:
         Image.fromarray(np.random.default_rng(77).integers(0, 255, (12, 12, 3), np.uint8)).save(path)
@@ -102,8 +93,8 @@ def test_other_content_of_the_same_size_is_refused(source: tuple[Path, Callable]
 def test_files_of_like_length_that_change_their_split_are_refused(audio: Path) -> None:
     saved = made_from_audio(audio)
     manifest = audio / "manifest.csv"
-    swapped = manifest.read_text().replace("train/1.wav", "X").replace("valid/4.wav", "train/1.wav")
-    manifest.write_text(swapped.replace("X", "valid/4.wav"))
+    swapped = manifest.read_text().replace("train/s0/1.wav", "X").replace("valid/s0/4.wav", "train/s0/1.wav")
+    manifest.write_text(swapped.replace("X", "valid/s0/4.wav"))
     refuses("other paths .*, other content of audio files", check_same_batches, saved, made_from_audio(audio))
 
 

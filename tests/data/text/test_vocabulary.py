@@ -116,8 +116,8 @@ def test_vocabularies_of_earlier_releases_read_as_before_or_are_refused() -> Non
 def test_refusals() -> None:
     for lines in ([], ["", " "]):
         refuses("the vocabulary would be empty", build_vocabulary, lines, tokens="words", num_tokens=10)
-    refuses("=9 must be from 3 to the 7 different tokens", build_vocabulary, LINES, tokens="words", num_tokens=9)
-    refuses("num_tokens`=2 must be from 3 to the 7", build_vocabulary, LINES, tokens="words", num_tokens=2)
-    refuses("the 11 characters of the training text", build_vocabulary, LINES, tokens="subwords", num_tokens=5)
+    refuses("7 different tokens, .*=9 must be at least 3 and", build_vocabulary, LINES, tokens="words", num_tokens=9)
+    refuses("num_tokens`=2 must be at least 3 and at most 7", build_vocabulary, LINES, tokens="words", num_tokens=2)
+    refuses("the 11 characters .*=5 must be at least 13", build_vocabulary, LINES, tokens="subwords", num_tokens=5)
     refuses("num_tokens`=500 must be at most", build_vocabulary, LINES, tokens="subwords", num_tokens=500)
     refuses("every symbol once", Vocabulary, ["a", "a", END, UNKNOWN])

@@ -1,7 +1,9 @@
 """What probes read of images: once more by plain loops."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import skimage.feature
 import torch
 from opened import stored
+from refusals import refuses
 
 import cpc
 from cpc.contexts.grid import orient, restore
@@ -104,8 +107,7 @@ def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytes
 
 def test_what_histograms_of_gradients_need(monkeypatch: pytest.MonkeyPatch, corpus: ImageCorpus) -> None:
     corpus.options.image_size = 15
-    with pytest.raises(ValueError, match="images of at least 16 pixels, but these have 15"):
-        ImageFeatures(["hog"], None, corpus, "cpu", "float32")
+    refuses("images of at least 16 pixels, but these have 15", ImageFeatures, ["hog"], None, corpus, "cpu", "float32")
     monkeypatch.setitem(sys.modules, "skimage.feature", None)
     with pytest.raises(
         ValueError, match=r"need scikit-image: install it with .*contrastive-predictive-coding\[image\]"
@@ -127,3 +129,25 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     assert (255 * test.values[test.indices, 0]).round().tolist() == [20, 30]
     assert task.num_unlabelled == {"train": 2, "test": 1}
     assert Task("class", ImageProbeData(corpus, train_split="valid"), test_split="train").classes == ["a", "b"]
+
+
+OpenCorpus = Callable[..., ImageCorpus]
+
+
+def test_subsets_are_nested_and_take_the_same_share_of_each_class(labelled_corpus: OpenCorpus) -> None:
+    labels = [0] * 50 + [1] * 20 + [2] * 3
+    shuffled = np.random.default_rng(0).permutation(labels)
+    task = Task("class", ImageProbeData(labelled_corpus(train=shuffled.tolist(), test=[0, 1])))
+    shares = (0.01, 0.1, 0.2, 0.5, 0.8, 1.0)
+    rows = [task.subset(share).train for share in shares]
+    for smaller, larger in pairwise(rows):
+        assert set(smaller.tolist()) < set(larger.tolist())
+    for share, chosen in zip(shares, rows, strict=True):
+        assert sorted(set(chosen.tolist())) == chosen.tolist()
+        counts = Counter(shuffled[chosen].tolist())
+        assert counts == {label: max(1, round(share * labels.count(label))) for label in range(3)}
+    assert rows[-1].tolist() == list(range(73))
+    assert task.subset(0.5).train.tolist() == rows[3].tolist()
+    assert task.subset(0.5, seed=1).train.tolist() != rows[3].tolist()
+    for share in (0.0, -0.1, 1.01, float("nan")):
+        refuses(rf"`label_shares`={share} must be positive and at most 1", task.subset, share)
