@@ -38,7 +38,7 @@ SHIPPED, HUB, CPC_AUDIO = command_blocks("docs/library.md")
 (SIGNALS,) = command_blocks("docs/signals.md")
 OTHERS = {
     "docs/tutorial.md",  # tests/test_docs.py runs it
-    "docs/scale.md",  # tests/on_ray/test_scale.py, and torchrun below
+    "docs/scale.md",  # tests/on_ray, and torchrun below
     *(f"docs/results/{domain}.md" for domain in ("frames", "speech", "text")),  # take hours
 }
 
