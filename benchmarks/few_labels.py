@@ -5,9 +5,9 @@ python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--see
 DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, caltech101_small, cifar10_jpeg, mnist.
 `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained network. `labels only`
 trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors of pretraining, on all
-latents of an image if the probes read all; both stop where the loss on a fifth of the few labels is lowest. Each
-network is made with N seeds. Labels are drawn N times for each seed, always others. Runs and reports that an earlier
-call finished are kept. Set OMP_NUM_THREADS=1.
+latents of an image if the probes read all, for a fixed number of steps whose rate falls to zero. Each network is made
+with N seeds. Labels are drawn N times for each seed, always others. Runs and reports that an earlier call finished are
+kept. Set OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -240,7 +240,7 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     whole = Task(probe_data=data, **row.task)
     task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
     networks: dict[str, Any] = {**(data.supervised or {}), "seconds": None, "num_epochs": None, "seed": seed}
-    networks |= {"num_steps": row.num_steps, "held_out_share": 0.2, "augment": True}
+    networks |= {"num_steps": row.num_steps, "augment": True}
     comparison = Comparison(
         data,
         features=[row.feature, *filter(None, [row.hand])],
