@@ -5,9 +5,10 @@ python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--see
 DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, caltech101_small, cifar10_jpeg, mnist.
 `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained network. `labels only`
 trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors of pretraining, on all
-latents of an image if the probes read all, for a fixed number of steps whose rate falls to zero. Each network is made
-with N seeds. Labels are drawn N times for each seed, always others. Runs and reports that an earlier call finished are
-kept. Set OMP_NUM_THREADS=1.
+latents of an image if the probes read all. Both use their whole budget, or are `stopped`: trained as long as gave a
+network without a fifth of the few labels the lowest loss on this fifth. Each network is made with N seeds. Labels are
+drawn N times for each seed, always others. Runs and reports that an earlier call finished are kept. Set
+OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -34,7 +35,16 @@ from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task
 
 Parts = list[tuple[np.ndarray, np.ndarray]]  # rows for training and for test, of each draw
-COLUMNS = ("hand-made", "untrained", "labels only", "fine-tuned", "CPC")
+STOPPED = ", stopped"
+COLUMNS = (
+    "hand-made",
+    "untrained",
+    "labels only",
+    f"labels only{STOPPED}",
+    "fine-tuned",
+    f"fine-tuned{STOPPED}",
+    "CPC",
+)
 Draw = Callable[[Task, int, range], Parts]  # (task, number of labelled units, draws)
 PIECE_SECONDS = {2: 2.0, 5: 2.5}  # of the pieces that make two and five seconds of a speaker
 
@@ -241,17 +251,20 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
     networks: dict[str, Any] = {**(data.supervised or {}), "seconds": None, "num_epochs": None, "seed": seed}
     networks |= {"num_steps": row.num_steps, "augment": True}
-    comparison = Comparison(
-        data,
-        features=[row.feature, *filter(None, [row.hand])],
-        baselines=["random", "supervised", "fine_tuned"],
-        supervised=SupervisedProtocol(**networks),
-        extraction=extraction,
-    )
-    comparison.check(task)
-    data.prepare()
-    comparison.measure([task], model, lambda random: build_untrained(config, data, ("cpc",), 100 * seed + random))
-    return {name: asdict(result) | {"confusion": None} for name, result in comparison.results[task.name].items()}
+    features, found = [row.feature, *filter(None, [row.hand])], dict[str, Any]()
+    for held_out_share, words, read, baselines in ((0.0, "", features, ["random"]), (0.2, STOPPED, [], [])):
+        comparison = Comparison(
+            data,
+            features=read,
+            baselines=[*baselines, "supervised", "fine_tuned"],
+            supervised=SupervisedProtocol(**networks, held_out_share=held_out_share),
+            extraction=extraction,
+        )
+        comparison.check(task)
+        data.prepare()
+        comparison.measure([task], model, lambda random: build_untrained(config, data, ("cpc",), 100 * seed + random))
+        found |= {f"{name}{words}": each for name, each in comparison.results[task.name].items()}
+    return {name: asdict(result) | {"confusion": None} for name, result in found.items()}
 
 
 def kept(name: str, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
@@ -265,10 +278,12 @@ def kept(name: str, number: int, seed: int, where: argparse.Namespace) -> dict[s
 
 def by_column(row: Row, results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of one seed by the columns of the table."""
-    prefixes = {"random": "untrained", "supervised": "labels only", "fine_tuned": "fine-tuned", "cpc": "CPC"}
+    prefixes = {"random": "untrained", "cpc": "CPC"}
     found = {
         column: next(each for name, each in results.items() if name.startswith(p)) for p, column in prefixes.items()
     }
+    names = {"supervised": "labels only", "fine_tuned": "fine-tuned"}
+    found |= {f"{names[name]}{words}": results[f"{name}{words}"] for words in ("", STOPPED) for name in names}
     return found if row.hand is None else {"hand-made": results[row.hand]} | found
 
 

@@ -3,13 +3,15 @@
 B observations of a batch, T vectors of each, D feature dim, Y classes.
 """
 
+import copy
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -29,6 +31,7 @@ from cpc.probes.task import Examples, Task
 
 DEFAULT_SECONDS = 75.0
 _CHECK_EVERY = 50  # steps between two looks at the losses; the host waits for a GPU to see them
+_NUM_HELD_OUT_CHECKS = 20
 _PRETRAINED_RATE = 0.1  # learning rate of a pretrained network, relative to that of an untrained one
 
 
@@ -50,6 +53,9 @@ class SupervisedProtocol:
         warmup_share: share of the budget in which the rate rises; afterwards the rate falls to zero along a cosine.
         norm: normalisation before the softmax: `first_batch` standardises by the features of the first batch, `layer`
             is a LayerNorm without weights.
+        held_out_share: share of the labels of each class that a first network is not trained on. The network is then
+            trained with all labels for as much of the budget as gave the first the lowest loss on this share, of twenty
+            in the budget. 0 uses the whole budget, without a first network.
         augment: change windows of recordings as pretraining did; images are always cut and mirrored as in pretraining.
         seed: seed of weights and batches.
     """
@@ -64,6 +70,7 @@ class SupervisedProtocol:
     weight_decay: NonNegative = 0.0
     warmup_share: Dropout = 0.1  # below 1: then no step would be left in which the rate falls
     norm: Literal["first_batch", "layer"] = "first_batch"
+    held_out_share: Dropout = 0.0
     augment: bool = False
     seed: Seed = 0
 
@@ -110,7 +117,29 @@ def train_supervised(
 
     The softmax of a pretrained model starts at a linear probe of it (Kumar et al. 2022, arXiv:2202.10054), and both
     have a tenth of the learning rate. `title` is that of the progress bar, None for no bar. Returns the softmax, and
-    the number of steps taken. A loss that is not finite is a FloatingPointError.
+    the number of steps. A loss that is not finite is a FloatingPointError.
+    """
+    options: dict[str, Any] = {"is_pretrained": is_pretrained, "title": title}
+    until: float | None = 1.0
+    if protocol.held_out_share:
+        part = task.hold_out(protocol.held_out_share)
+        *_, until = _train(copy.deepcopy(model), probe_data, part, protocol, until=None, **options)
+    return _train(model, probe_data, task, protocol, until=until, **options)[:2]
+
+
+def _train(
+    model: CPC,
+    probe_data: ProbeData,
+    task: Task,
+    protocol: SupervisedProtocol,
+    *,
+    until: float | None,
+    is_pretrained: bool,
+    title: str | None,
+) -> tuple[Probe, int, float]:
+    """Train for a share of the budget; None: for all of it, to find where the loss on the test part is lowest.
+
+    Returns the softmax, the number of steps, and this place as a share of the budget.
     """
     device = probe_data.device
     model.to(device).train(protocol.norm == "first_batch")  # eval mode leaves batch norm as it is
@@ -118,7 +147,7 @@ def train_supervised(
     first = next(batches)
     body = [parameter for module in probe_data.trained(model) for parameter in module.parameters()]
     if is_pretrained:
-        examples = _examples(model, probe_data, task)
+        examples = _examples("train", model, probe_data, task)
         chosen_by = probe_data.penalty_chosen_by
         head = fit_probe(examples, len(task.classes), device=device, penalty_chosen_by=chosen_by).requires_grad_()
     else:
@@ -135,6 +164,7 @@ def train_supervised(
     optimiser = torch.optim.AdamW(weights, weight_decay=protocol.weight_decay, fused=is_gpu or None)
     num_steps = protocol.steps(len(task.train))
     start, step, progress = time.monotonic(), 0, 0.0
+    lowest, lowest_at, next_check = math.inf, 1.0, 0.0
     loss_sum = torch.zeros((), device=device)  # not finite as soon as one loss is not
     share_of_budget = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=title, disable=title is None, bar_format=share_of_budget) as bar:
@@ -157,17 +187,29 @@ def train_supervised(
                 advice = f"lower its learning_rate ({protocol.learning_rate})"
                 raise FloatingPointError(f"the supervised network's loss is not finite by step {step}: {advice}")
             bar.update(min(progress, 1.0) - bar.n)
-            if progress >= 1:
+            if until is None and len(task.test) and progress >= next_check:
+                next_check += 1 / _NUM_HELD_OUT_CHECKS
+                if (held_out := _held_out_loss(model, head, probe_data, task)) < lowest:
+                    lowest, lowest_at = held_out, progress
+            if progress >= (until or 1.0):
                 break
     model.eval()
-    return head.requires_grad_(False), step
+    return head.requires_grad_(False), step, lowest_at
 
 
 @torch.no_grad()
-def _examples(model: CPC, probe_data: ProbeData, task: Task) -> Examples:
+def _examples(part: Literal["train", "test"], model: CPC, probe_data: ProbeData, task: Task) -> Examples:
     extractor = probe_data.feature_extractor([probe_data.supervised_feature], model.eval())
-    store = FeatureStore.extract(extractor, task.train, probe_data.name, Extraction(progress=False))
-    return task.averaged().examples("train", store, probe_data.supervised_feature)
+    rows = task.train if part == "train" else task.test
+    store = FeatureStore.extract(extractor, rows, probe_data.name, Extraction(progress=False))
+    return task.averaged().examples(part, store, probe_data.supervised_feature)
+
+
+def _held_out_loss(model: CPC, head: Probe, probe_data: ProbeData, task: Task) -> float:
+    """Return the mean loss on the test part, and leave the model in training."""
+    answers = head.answer(_examples("test", model, probe_data, task))
+    model.train()
+    return -float(np.nanmean(answers.log_likelihood_nats))
 
 
 def _loss(

@@ -154,6 +154,19 @@ class Task:
             return np.zeros(len(self.train), np.int64)
         return np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
 
+    def hold_out(self, share: float) -> "Task":
+        """Return the task that trains on the first rows of each class, and tests on this share of them, the last.
+
+        A class keeps its only row. Rows of a task of `frames` have several classes, and count as one.
+        """
+        codes = self.train_codes()
+        rows_of_class = [self.train[codes == code] for code in np.unique(codes)]
+        num_held_out = [min(len(rows) - 1, max(1, round(share * len(rows)))) for rows in rows_of_class]
+        held_out = np.concatenate(
+            [rows[len(rows) - num :] for rows, num in zip(rows_of_class, num_held_out, strict=True)]
+        )
+        return self._between(np.setdiff1d(self.train, held_out), np.sort(held_out))
+
     def _between(self, train: np.ndarray, test: np.ndarray) -> "Task":
         fold = copy(self)
         fold._parts, fold.train, fold.test = None, train, test

@@ -103,6 +103,19 @@ def test_a_task_learnt_from_some_files_keeps_its_classes(manifest: Manifest, aud
     refuses("no file of the train part", task.trained_on, task.test)
 
 
+def test_the_last_rows_of_each_class_are_held_out(manifest: Manifest, audio: Open) -> None:
+    words = ["once" if row == 5 else "abc"[row % 3] for row in range(36)]
+    task = Task("word", audio({"word": words}))
+    smaller = task.hold_out(0.3)
+    for word in task.classes:
+        rows = [row for row in task.train.tolist() if words[row] == word]
+        num_held_out = min(len(rows) - 1, max(1, round(0.3 * len(rows))))
+        assert [row for row in smaller.train.tolist() if words[row] == word] == rows[: len(rows) - num_held_out]
+        assert [row for row in smaller.test.tolist() if words[row] == word] == rows[len(rows) - num_held_out :]
+    phones = Task("phones", audio()).hold_out(0.25)
+    assert phones.test.tolist() == Task("phones", audio()).train[-3:].tolist()
+
+
 def test_held_out_speakers_are_the_clusters(manifest: Manifest, audio: Open) -> None:
     assert Task("phones", audio()).clusters == "file"  # the same speakers in both parts
     splits = manifest.column("split")

@@ -15,7 +15,7 @@ from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Probe, SupervisedProtocol, Task, fit_probe, train_supervised
 from cpc.probes.results import summarise
-from cpc.probes.supervised import _examples, new_head
+from cpc.probes.supervised import _examples, _held_out_loss, new_head
 
 BRIEF = {"seconds": None, "num_epochs": 1, "min_steps": 1, "batch_size": 8}
 RECIPE: dict[str, Any] = ImageProbeData.supervised | BRIEF
@@ -86,12 +86,42 @@ def test_a_pretrained_encoder_moves_a_tenth(is_pretrained: bool, share: float, m
     before = copy.deepcopy(model.encoder.trunk.layers[0].weight)
     first = new_head(12, 2, "layer", seed=0)
     if is_pretrained:
-        first = fit_probe(_examples(model, task.probe_data, task), 2)
+        first = fit_probe(_examples("train", model, task.probe_data, task), 2)
     head, num_steps = trained(model, task, is_pretrained, batch_size=30, weight_decay=0.0, warmup_share=0.0)
     assert num_steps == 1
     assert (head.weight - first.weight).abs().max().item() == pytest.approx(2e-3 * share, rel=0.01)
     moved = (model.encoder.trunk.layers[0].weight - before).abs().max()
     assert moved.item() == pytest.approx(2e-3 * share, rel=0.01)
+
+
+def test_training_with_all_labels_ends_where_the_held_out_loss_was_lowest(
+    model: cpc.CPC, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third of twenty looks, at steps 1, 2, 4 and so on of 40, finds the lowest loss."""
+    looks: list[Task] = []
+    rows: list[list[int]] = []
+
+    def watched(model: cpc.CPC, head: Probe, probe_data: ImageProbeData, held_out: Task) -> float:
+        looks.append(held_out)
+        loss = _held_out_loss(model, head, probe_data, held_out)
+        return -1.0 if len(looks) == 3 else loss
+
+    def batches(self: ImageProbeData, chosen: np.ndarray, *arguments: Any) -> Any:
+        rows.append(chosen.tolist())
+        return itertools.islice(all_batches(self, chosen, *arguments), limit)
+
+    limit, all_batches = None, ImageProbeData.batches
+    monkeypatch.setattr(ImageProbeData, "batches", batches)
+    monkeypatch.setattr("cpc.probes.supervised._held_out_loss", watched)
+    alone = copy.deepcopy(model)
+    options = {"num_epochs": None, "batch_size": 16, "learning_rate": 0.1, "warmup_share": 0.0}
+    assert trained(model, task, held_out_share=0.2, num_steps=40, **options)[1] == 4
+    assert len(looks) == 20
+    assert set(looks[0].train) | set(looks[0].test) == set(task.train) > set(looks[0].test) > set()
+    assert rows == [looks[0].train.tolist(), task.train.tolist()]
+    limit = 4
+    trained(alone, task, num_steps=40, **options)
+    torch.testing.assert_close(alone.encoder.state_dict(), model.encoder.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
