@@ -85,7 +85,7 @@ class _Machine:
     """An actor that runs `cpc pretrain` on its machine."""
 
     def place(self) -> tuple[str, dict[str, str], list[str]]:
-        """Return the id of the machine, where ranks could meet on it, and the indices of the reserved GPUs."""
+        """Return the id of the machine, an address of it for ranks, and the indices of the reserved GPUs."""
         ray = import_ray()
         with socket.create_server(("", 0)) as server:
             address = {"MASTER_ADDR": ray.util.get_node_ip_address(), "MASTER_PORT": str(server.getsockname()[1])}

@@ -32,7 +32,7 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
 
     If a rank fails, the agent sends SIGTERM to the others, and SIGKILL after TORCH_ELASTIC_SHUTDOWN_TIMEOUT seconds, 30
     by default. A stop signal is passed on as SIGTERM, with the same time to save. With several machines, MASTER_ADDR,
-    MASTER_PORT and NODE_RANK say where the ranks meet.
+    MASTER_PORT and NODE_RANK say where ranks connect.
     """
     if num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
         names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"

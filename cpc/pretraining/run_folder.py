@@ -256,7 +256,7 @@ class RunFolder(Checkpoint):
                 read_checkpoint(new)  # fails if the state of a callback cannot be loaded again
                 os.replace(new, path)
         except (OSError, RuntimeError) as error:  # torch wraps a failed write in a RuntimeError
-            if is_connection_lost(error):  # all ranks meet before and after the write
+            if is_connection_lost(error):  # all ranks wait for each other before and after the write
                 raise
             raise OSError(
                 f"{path} could not be saved: {error}; is the disk full? Free space; {how_to_continue(self.folder)}"

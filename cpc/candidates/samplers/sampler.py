@@ -38,7 +38,7 @@ class Draw(NamedTuple):
     def check(self, num_rows: int, num_candidates: int, meaning: str) -> None:
         """Raise ValueError on candidates that do not fit the rows, are out of range, or have an impossible log count.
 
-        `meaning` is a noun in the plural for what was drawn from.
+        `meaning` is a noun in the plural for the things that are drawn.
         """
         ids, log_count, _ = self
         check_tensor("ids of the draw", ids, "integers", (num_rows, "m") if getattr(ids, "ndim", 1) > 1 else ("m",))

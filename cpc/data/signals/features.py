@@ -44,7 +44,7 @@ class SignalFeatures(RecordingFeatures):
 
 
 class WindowFeatures(SignalFeatures):
-    """Latents and contexts of windows: `c` and `z` of each alone, `c_stream` and `z_stream` within its recording."""
+    """Latents and contexts of windows: `c` and `z` of each by itself, `c_stream` and `z_stream` in its recording."""
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of latents of each window."""
@@ -63,13 +63,13 @@ class WindowFeatures(SignalFeatures):
         for first in range(0, len(rows), _WINDOWS_AT_ONCE):
             chosen = rows[first : first + _WINDOWS_AT_ONCE]
             windows = np.stack([data.read_window(row) for row in chosen.tolist()])
-            for row, alone in zip(chosen.tolist(), self.times.encode_windows(windows), strict=True):
-                sources = {"": alone}
+            for row, window in zip(chosen.tolist(), self.times.encode_windows(windows), strict=True):
+                sources = {"": window}
                 if stream is not None:
                     # The last latent of the stream that ends within the window is the last of the window.
                     end = (data.start[row] + len(windows[0])) // self.times.hop_samples
-                    latent = max(min(int(end), len(stream)) - len(alone), 0)
-                    sources["_stream"] = stream[latent : latent + len(alone)]
+                    latent = max(min(int(end), len(stream)) - len(window), 0)
+                    sources["_stream"] = stream[latent : latent + len(window)]
                 yield row, {name: sources[name[1:]][:, part] for name, part in self._parts.items()}
 
 

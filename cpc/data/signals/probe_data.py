@@ -21,7 +21,7 @@ class SignalProbeData(RecordingProbeData):
     """Features of recordings, or of windows every `hop_seconds`, with the labels of the source.
 
     The label of a window is its only label; a window with several labels, or unlabelled samples, has none. Features `c`
-    and `z` of windows are encoded alone, `c_stream` and `z_stream` within the recording, so they also know its
+    and `z` of windows are encoded by themselves, `c_stream` and `z_stream` within the recording, so they also know its
     past, and what follows if the context reads ahead.
     """
 
