@@ -175,6 +175,10 @@ class Comparison:
             options: dict[str, Any] = {"is_pretrained": is_pretrained, "title": self._title(name, task)}
             head, num_steps = train_supervised(trained, self.probe_data, fold, self.supervised, **options)
             extractor = self.probe_data.feature_extractor([feature], trained)
+            if self.reading != Reading():  # the softmax was trained on other vectors
+                store = self.reading.change(self._store(extractor, task.rows), self.probe_data, task.name)
+                (answers,) = _classified(fold, store, feature, self._fit(name, task))
+                return answers.num_train, [answers._replace(num_steps=num_steps)]
             test = fold.examples("test", self._store(extractor, fold.test), feature)
             train = fold.examples("train", _without_values(extractor, fold.train), None)
             return len(train), [head.answer(test)._replace(num_steps=num_steps)]

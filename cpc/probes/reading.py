@@ -17,7 +17,9 @@ Unit = Literal["speaker", "recording"]
 
 @dataclass(frozen=True)
 class Reading:
-    """A change of the vectors of every feature alike, before probes read them; networks are not changed.
+    """A change of the vectors of every feature alike, before probes read them.
+
+    A network that was trained with labels is then read by a new probe, in place of its softmax.
 
     Attributes:
         normalise: take out the mean and the deviation of all vectors of a `speaker` (of signals: a person), or of a
