@@ -64,8 +64,8 @@ def test_neighbours_are_those_of_the_observation() -> None:
 @pytest.mark.usefixtures("unchecked_types")  # of thousands of equal calls
 def test_every_probe_of_a_report_reads_alike(model_folder: Path, corpus_folder: Path, tmp_path: Path) -> None:
     def results(**reading: Any) -> tuple[Any, Any]:
-        options: dict[str, Any] = {"features": ["c", "mfcc"], "baselines": ["random", "supervised"], "l2": 1.0, **reading}
-        options["supervised"] = {"seconds": None, "num_steps": 2}
+        options: dict[str, Any] = {"features": ["c", "mfcc"], "baselines": ["random", "supervised"], "l2": 1.0}
+        options |= {"supervised": {"seconds": None, "num_steps": 2}, **reading}
         report = probe(model_folder, corpus_folder, "phones", **options, out=tmp_path / "probe.json")
         found = report["tasks"]["phones"]["results"]
         return report["protocol"]["probe"], {name: each["cross_entropy_nats"] for name, each in found.items()}
