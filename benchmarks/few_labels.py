@@ -1,13 +1,15 @@
 """What pretraining saves: probes with few labels, of CPC, of hand-made features, and of the same network without CPC.
 
 python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N] [--curves PNG]
+                               [--normalise]
 
 DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, caltech101_small, cifar10_jpeg, mnist.
 `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained network. `labels only`
 trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors of pretraining, on all
 latents of an image if the probes read all. Both use their whole budget, or are `stopped`: trained as long as gave a
 network without a fifth of the few labels the lowest loss on this fifth. Each network is made with N seeds. Labels are
-drawn N times for each seed, always others. Runs and reports that an earlier call finished are kept. Set
+drawn N times for each seed, always others. --normalise takes out the mean and deviation of each person's vectors, of
+every feature alike, in rows that have several. Runs and reports that an earlier call finished are kept. Set
 OMP_NUM_THREADS=1.
 """
 
@@ -30,6 +32,7 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 from cpc.probes.comparison import Comparison
+from cpc.probes.reading import Reading
 from cpc.probes.store import Extraction, build_untrained, open_probe_data
 from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task
@@ -220,6 +223,8 @@ ROWS = {
     "MNIST, 10 of a class": Row(**PICTURES, recipe=MNIST, number=10, feature="z_grid", numbers=(1, 3, 10, 30, 100)),
 }
 
+OF_PEOPLE = [name for name in ROWS if name.startswith(("phones", "activities", "exercises", "ECG"))]
+
 
 def trained(row: Row, seed: int, where: argparse.Namespace) -> str | Path:
     """Return the run folder of a row and a seed, pretrained; the first seed is the shipped model, if there is one."""
@@ -259,6 +264,7 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
             baselines=[*baselines, "supervised", "fine_tuned"],
             supervised=SupervisedProtocol(**networks, held_out_share=held_out_share),
             extraction=extraction,
+            reading=Reading("speaker" if where.normalise else None),
         )
         comparison.check(task)
         data.prepare()
@@ -269,7 +275,7 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
 
 def kept(name: str, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
     """Return the results of a row, or those that an earlier call found."""
-    report = where.out / f"{name}, {number}, seed {seed}.json"
+    report = where.out / f"{name}, {number}, seed {seed}{', normalised' * where.normalise}.json"
     if not report.exists():
         report.write_text(json.dumps(measure(ROWS[name], number, seed, where)))
     found: dict[str, Any] = json.loads(report.read_text())
@@ -326,8 +332,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--normalise", action="store_true", help="take out each person's mean and deviation")
     parser.add_argument("--curves", type=Path, help="draw accuracies of the first seed by the number of labels")
     where = parser.parse_args()
+    if where.normalise and (others := sorted(set(where.only) - set(OF_PEOPLE))):
+        parser.error(f"--normalise needs vectors of people, which {others[0]!r} has not: --only {OF_PEOPLE}")
     where.data = where.data.resolve()
     keep_freed_memory()
     prepare_processor()
