@@ -8,9 +8,8 @@ DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, c
 trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors of pretraining, on all
 latents of an image if the probes read all. Both use their whole budget, or are `stopped`: trained as long as gave a
 network without a fifth of the few labels the lowest loss on this fifth. Each network is made with N seeds. Labels are
-drawn N times for each seed, always others. --normalise takes out the mean and deviation of each person's vectors, of
-every feature alike, in rows that have several. Runs and reports that an earlier call finished are kept. Set
-OMP_NUM_THREADS=1.
+drawn N times for each seed, always others. --normalise takes out each person's mean and deviation, in the rows
+with labels of few people. Runs and reports that an earlier call finished are kept. Set OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -223,7 +222,7 @@ ROWS = {
     "MNIST, 10 of a class": Row(**PICTURES, recipe=MNIST, number=10, feature="z_grid", numbers=(1, 3, 10, 30, 100)),
 }
 
-OF_PEOPLE = [name for name in ROWS if name.startswith(("phones", "activities", "exercises", "ECG"))]
+PEOPLE_ROWS = [name for name in ROWS if name.startswith(("phones", "activities", "exercises", "ECG"))]
 
 
 def trained(row: Row, seed: int, where: argparse.Namespace) -> str | Path:
@@ -329,14 +328,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("runs/few_labels"))
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
+    parser.add_argument("--only", nargs="+", choices=ROWS, metavar="ROW")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--normalise", action="store_true", help="take out each person's mean and deviation")
     parser.add_argument("--curves", type=Path, help="draw accuracies of the first seed by the number of labels")
     where = parser.parse_args()
-    if where.normalise and (others := sorted(set(where.only) - set(OF_PEOPLE))):
-        parser.error(f"--normalise needs vectors of people, which {others[0]!r} has not: --only {OF_PEOPLE}")
+    where.only = where.only or (PEOPLE_ROWS if where.normalise else list(ROWS))
+    if where.normalise and (others := set(where.only) - set(PEOPLE_ROWS)):
+        parser.error(f"--normalise {min(others)!r}: it is legal for {', '.join(map(repr, PEOPLE_ROWS))}")
     where.data = where.data.resolve()
     keep_freed_memory()
     prepare_processor()

@@ -107,9 +107,9 @@ class Comparison:
             with add_seconds(self.seconds, name):
                 initial = model if name == "fine_tuned" else build_model(self.supervised.seed)
                 for task in tasks:
-                    self._add(name, task, self._train(name, task, initial))
+                    self._add(name, task, self._train(name, task, initial, _all_rows(tasks)))
                     for subset in self._subsets[task.name]:
-                        self._add_to_curve(name, task, self._train(name, subset, initial))
+                        self._add_to_curve(name, task, self._train(name, subset, initial, _all_rows(tasks)))
         if "majority" in self.baselines:
             extractor = data.feature_extractor([data.supervised_feature], model)
             for task in probed:  # on the same vectors as a probe of this model
@@ -143,9 +143,8 @@ class Comparison:
         also probed with shares of the labels, and the first of them by nearest neighbours.
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
-        rows = np.unique(np.concatenate([task.rows for task in tasks]))
         for extractor in extractors:
-            store = self.reading.change(self._store(extractor, rows), self.probe_data, tasks[0].name)
+            store = self.reading.change(self._store(extractor, _all_rows(tasks)), self.probe_data, tasks[0].name)
             for (feature, name), task in product(names.items(), tasks):
                 self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
                 answers[name, task.name] += _classified(task, store, feature, self._fit(name, task))
@@ -166,8 +165,11 @@ class Comparison:
 
         return answer
 
-    def _train(self, name: str, task: Task, model: CPC) -> list[Answers]:
-        """Train copies of a model for the labels; they average their vectors, also if probes pool otherwise."""
+    def _train(self, name: str, task: Task, model: CPC, rows: np.ndarray) -> list[Answers]:
+        """Train copies of a model for the labels; they average their vectors, also if probes pool otherwise.
+
+        `rows` are those whose vectors a change of the reading takes into account.
+        """
         feature = self.probe_data.supervised_feature
 
         def answer(fold: Task) -> tuple[int, list[Answers]]:
@@ -176,7 +178,7 @@ class Comparison:
             head, num_steps = train_supervised(trained, self.probe_data, fold, self.supervised, **options)
             extractor = self.probe_data.feature_extractor([feature], trained)
             if self.reading != Reading():  # the softmax was trained on other vectors
-                store = self.reading.change(self._store(extractor, task.rows), self.probe_data, task.name)
+                store = self.reading.change(self._store(extractor, rows), self.probe_data, task.name)
                 (answers,) = _classified(fold, store, feature, self._fit(name, task))
                 return answers.num_train, [answers._replace(num_steps=num_steps)]
             test = fold.examples("test", self._store(extractor, fold.test), feature)
@@ -200,6 +202,10 @@ class Comparison:
 
     def _store(self, extractor: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
         return FeatureStore.extract(extractor, rows, self.probe_data.name, self.extraction)
+
+
+def _all_rows(tasks: Sequence[Task]) -> np.ndarray:
+    return np.unique(np.concatenate([task.rows for task in tasks]))
 
 
 def _classified(task: Task, store: FeatureStore, feature: str | None, classify: Classify) -> list[Answers]:

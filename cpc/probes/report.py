@@ -72,7 +72,8 @@ def probe(
         pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on
             the task if not given.
         normalise: `speaker` or `recording`: take out mean and deviation of the vectors of each, of every feature alike.
-        frames_around: number of frames on each side that a probe reads beside each frame, of every feature alike.
+            A network that was trained with labels is then read by a new probe.
+        frames_around: number of frames on each side that a probe reads beside each frame, likewise.
         train_split: split for training probes, and for the statistics and data initialisation of baselines; train if
             not given.
         test_split: split for testing; valid for speaker, else test, if not given.

@@ -77,6 +77,32 @@ def test_every_probe_of_a_report_reads_alike(model_folder: Path, corpus_folder: 
         assert len({plain[name], normalised[name], around[name]}) == 3
 
 
+def test_networks_are_read_with_the_statistics_of_probes(
+    model_folder: Path, corpus_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A curve trains networks on few rows, but the mean of a recording or a speaker is that of all rows."""
+    change, rows = Reading.change, []
+
+    def recorded(self: Reading, store: FeatureStore, *where: Any) -> FeatureStore:
+        rows.append(list(store.rows))
+        return change(self, store, *where)
+
+    monkeypatch.setattr(Reading, "change", recorded)
+    network: dict[str, Any] = {"supervised": {"seconds": None, "num_steps": 2}, "label_shares": [0.5], "pool": "mean"}
+    probe(
+        model_folder,
+        corpus_folder,
+        "speaker",
+        features=["c"],
+        baselines=["supervised"],
+        normalise="recording",
+        l2=1.0,
+        **network,
+    )
+    assert len(rows) == 3  # c, the network with all labels, and with half of them
+    assert rows[0] == rows[1] == rows[2]
+
+
 def test_units_that_do_not_exist(model_folder: Path, corpus_folder: Path) -> None:
     with pytest.raises(ValueError, match=r"`normalise`=speaker, .* unknown, or is the task"):
         probe(model_folder, corpus_folder, "speaker", normalise="speaker", features=["c"], baselines=[])

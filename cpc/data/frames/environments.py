@@ -25,7 +25,7 @@ class RandomPolicy:
     """A policy that takes every action with the same probability.
 
     A policy of your own has the same methods: a constructor that takes the action space, a call for every action, and
-    `begin`, which is called before every episode. Only its seed decides about random choices.
+    `begin`, which is called before every episode with the seed of its random choices.
     """
 
     def __init__(self, action_space: Any) -> None:
