@@ -222,7 +222,7 @@ ROWS = {
     "MNIST, 10 of a class": Row(**PICTURES, recipe=MNIST, number=10, feature="z_grid", numbers=(1, 3, 10, 30, 100)),
 }
 
-PEOPLE_ROWS = [name for name in ROWS if name.startswith(("phones", "activities", "exercises", "ECG"))]
+PEOPLE_ROWS = [name for name, row in ROWS.items() if row.draw not in (from_classes, from_sentences)]
 
 
 def trained(row: Row, seed: int, where: argparse.Namespace) -> str | Path:
@@ -255,6 +255,7 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
     networks: dict[str, Any] = {**(data.supervised or {}), "seconds": None, "num_epochs": None, "seed": seed}
     networks |= {"num_steps": row.num_steps, "augment": True}
+    data.prepare()
     features, found = [row.feature, *filter(None, [row.hand])], dict[str, Any]()
     for held_out_share, words, read, baselines in ((0.0, "", features, ["random"]), (0.2, STOPPED, [], [])):
         comparison = Comparison(
@@ -266,7 +267,6 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
             reading=Reading("speaker" if where.normalise else None),
         )
         comparison.check(task)
-        data.prepare()
         comparison.measure([task], model, lambda random: build_untrained(config, data, ("cpc",), 100 * seed + random))
         found |= {f"{name}{words}": each for name, each in comparison.results[task.name].items()}
     return {name: asdict(result) | {"confusion": None} for name, result in found.items()}

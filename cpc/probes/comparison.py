@@ -106,10 +106,11 @@ class Comparison:
         for name in [name for name in NETWORKS if name in self.baselines]:
             with add_seconds(self.seconds, name):
                 initial = model if name == "fine_tuned" else build_model(self.supervised.seed)
+                rows = _all_rows(tasks)
                 for task in tasks:
-                    self._add(name, task, self._train(name, task, initial, _all_rows(tasks)))
+                    self._add(name, task, self._train(name, task, initial, rows))
                     for subset in self._subsets[task.name]:
-                        self._add_to_curve(name, task, self._train(name, subset, initial, _all_rows(tasks)))
+                        self._add_to_curve(name, task, self._train(name, subset, initial, rows))
         if "majority" in self.baselines:
             extractor = data.feature_extractor([data.supervised_feature], model)
             for task in probed:  # on the same vectors as a probe of this model
@@ -143,8 +144,9 @@ class Comparison:
         also probed with shares of the labels, and the first of them by nearest neighbours.
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
+        rows = _all_rows(tasks)
         for extractor in extractors:
-            store = self.reading.change(self._store(extractor, _all_rows(tasks)), self.probe_data, tasks[0].name)
+            store = self.reading.change(self._store(extractor, rows), self.probe_data, tasks[0].name)
             for (feature, name), task in product(names.items(), tasks):
                 self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
                 answers[name, task.name] += _classified(task, store, feature, self._fit(name, task))
