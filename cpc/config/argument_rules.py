@@ -153,12 +153,15 @@ def check_fields(instance: Any, prefix: str = "") -> None:
 
 
 def check_values(annotated: Any, values: Mapping[str, Any], prefix: str = "") -> None:
-    """Check values, by name, against the annotations of a function or class; names have a prefix in messages."""
+    """Check values by name; names have a prefix in messages.
+
+    `annotated` is a function or class with annotations, or a mapping of names to types.
+    """
     _check(annotated, values, f"`{prefix}{{}}`")
 
 
 def _check(annotated: Any, values: Mapping[str, Any], label: str) -> None:
-    annotations = _annotations(annotated)
+    annotations = annotated if isinstance(annotated, Mapping) else _annotations(annotated)
     for name, value in values.items():
         rules, label_of_value = tuple(_rules(annotations.get(name))), label.format(name)
         if type(value).__module__ == "numpy":

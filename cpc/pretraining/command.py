@@ -47,17 +47,16 @@ _KNOWN_WARNINGS = (
 )
 
 
-class RunOptions:
-    """Types of the options of the run itself; trainer, model and data have further options."""
-
-    seed_everything: Annotated[int, Range(0, 2**32 - 1)]
-    run_dir: str | None
-    ckpt_path: str | None
-    init_from: str | None
-    record_every_steps: Count
-    eval_every_steps: Count
-    checkpoint_every_steps: Count
-    compile: CompileMode
+OPTION_TYPES: dict[str, Any] = {  # of the run itself; trainer, model and data have further options
+    "seed_everything": Annotated[int, Range(0, 2**32 - 1)],
+    "run_dir": str | None,
+    "ckpt_path": str | None,
+    "init_from": str | None,
+    "record_every_steps": Count,
+    "eval_every_steps": Count,
+    "checkpoint_every_steps": Count,
+    "compile": CompileMode,
+}
 
 
 class PretrainCommand(LightningCLI):
@@ -96,8 +95,8 @@ class PretrainCommand(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the options, and check the run's own before anything is built."""
         super().parse_arguments(parser, args)
-        values = {name: self.config[name] for name in RunOptions.__annotations__}
-        check_values(RunOptions, {name: value for name, value in values.items() if not isinstance(value, bool)})
+        values = {name: self.config[name] for name in OPTION_TYPES}
+        check_values(OPTION_TYPES, {name: value for name, value in values.items() if not isinstance(value, bool)})
 
 
 def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
@@ -286,7 +285,7 @@ def typed_option(name: str) -> str:
     part, _, argument = name.partition(".")
     if part in ("encoder", "context", "predictor", "loss"):
         return f"--model.{part}.init_args.{argument}"
-    if name in RunOptions.__annotations__ or name.startswith(("model.", "data.", "trainer.")):
+    if name in OPTION_TYPES or name.startswith(("model.", "data.", "trainer.")):
         return f"--{name}"
     return f"--trainer.{name}" if name in signature(pl.Trainer).parameters else f"--data.{name}"
 

@@ -32,18 +32,18 @@ NOT_OFFERED = {  # options of Lightning that would have no effect, or stop the e
 }
 
 
-class TrainerOptions:
-    """Legal values of options of Lightning's trainer that it does not check itself."""
-
-    gradient_clip_val: NonNegative | None
-    accumulate_grad_batches: Count
-    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] | None  # 16-bit weights make the bound inexact
+OPTION_TYPES: dict[str, Any] = {  # of Lightning's trainer, where it does not check the values itself
+    "gradient_clip_val": NonNegative | None,
+    "accumulate_grad_batches": Count,
+    # 16-bit weights make the bound inexact.
+    "precision": Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] | None,
+}
 
 
 def make_trainer(**options: Any) -> pl.Trainer:
     """Build the trainer of one endless epoch, which `max_steps` ends, from options except `NOT_OFFERED`."""
-    named = {name: options[name] for name in TrainerOptions.__annotations__ if name in options}
-    check_values(TrainerOptions, named, "trainer.")
+    named = {name: options[name] for name in OPTION_TYPES if name in options}
+    check_values(OPTION_TYPES, named, "trainer.")
     clip_algorithm = options.get("gradient_clip_algorithm")
     if clip_algorithm is not None and not options.get("gradient_clip_val"):
         raise ValueError(f"trainer.gradient_clip_algorithm={clip_algorithm} needs trainer.gradient_clip_val")

@@ -6,6 +6,7 @@ M rows, N candidates, Dx and Dy dimensions, R matrices, L levels of information.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -31,21 +32,43 @@ class Standardise(nn.Module):
         return (values - self.mean) / self.deviation
 
 
-class Separable(nn.Module):
-    """A critic f(x) . g(y) of two networks with two hidden layers. N^2 scores take 2 N evaluations of a network."""
+def perceptron(input_dim: int, output_dim: int = EMBEDDING_DIM) -> list[nn.Module]:
+    """Return the layers of a perceptron with two hidden layers."""
+    hidden = [nn.Linear(input_dim, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU()]
+    return [*hidden, nn.Linear(HIDDEN_DIM, output_dim)]
 
-    def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
+
+def one_layer(input_dim: int, bias: bool) -> list[nn.Module]:
+    """Return a linear layer alone."""
+    return [nn.Linear(input_dim, HIDDEN_DIM, bias=bias)]
+
+
+def baseline_network(x: Float[Tensor, "N Dx"]) -> nn.Module:
+    """Return a network from `[M, Dx]` to `[M]` for log a(x), the baseline that some estimators divide by."""
+    return nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1), nn.Flatten(0))
+
+
+class Separable(nn.Module):
+    """A critic f(x) . g(y) / temperature of two networks. N^2 scores take 2 N evaluations of a network.
+
+    `layers` returns the layers between the standardised x or y and its embedding, by the number of its dimensions.
+    """
+
+    def __init__(
+        self,
+        x: Float[Tensor, "N Dx"],
+        y: Float[Tensor, "N Dy"],
+        layers: Callable[[int], list[nn.Module]] = perceptron,
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__()
+        self.temperature = temperature
         self.x_network, self.y_network = (
-            nn.Sequential(Standardise(sample), *self.layers(sample.shape[1])) for sample in (x, y)
+            nn.Sequential(Standardise(sample), *layers(sample.shape[1])) for sample in (x, y)
         )
 
-    def layers(self, input_dim: int) -> list[nn.Module]:
-        """Return the layers between the standardised x or y and its embedding."""
-        return perceptron(input_dim, EMBEDDING_DIM)
-
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
-        return self.x_network(x) @ self.y_network(y).T
+        return self.x_network(x) @ self.y_network(y).T / self.temperature
 
 
 class Concatenated(Separable):
@@ -55,45 +78,23 @@ class Concatenated(Separable):
     """
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
-        super().__init__(x, y)
+        super().__init__(x, y, partial(one_layer, bias=True))
         self.pair_network = nn.Sequential(
             nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, 1)
         )
-
-    def layers(self, input_dim: int) -> list[nn.Module]:  # noqa: D102
-        return [nn.Linear(input_dim, HIDDEN_DIM)]
 
     def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
         pairs = rearrange(self.x_network(x), "m h -> m 1 h") + rearrange(self.y_network(y), "n h -> 1 n h")
         return rearrange(self.pair_network(pairs), "m n 1 -> m n")
 
 
-class BilinearCritic(Separable):
-    """The critic x^T W y, which CPC uses; it cannot express a term that depends only on y.
-
-    W is a product of two factors and may have full rank. Adam would move each entry of a single W by about the learning
-    rate at each step.
-    """
-
-    def layers(self, input_dim: int) -> list[nn.Module]:  # noqa: D102
-        return [nn.Linear(input_dim, HIDDEN_DIM, bias=False)]
-
-    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
-        return super().forward(x, y) / math.sqrt(HIDDEN_DIM)
-
-
-def baseline_network(x: Float[Tensor, "N Dx"]) -> nn.Module:
-    """Return a network from `[M, Dx]` to `[M]` for log a(x), the baseline that some estimators divide by."""
-    return nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1), nn.Flatten(0))
-
-
-def perceptron(input_dim: int, output_dim: int) -> list[nn.Module]:
-    """Return the layers of a perceptron with two hidden layers."""
-    hidden = [nn.Linear(input_dim, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU()]
-    return [*hidden, nn.Linear(HIDDEN_DIM, output_dim)]
-
-
-CRITICS: dict[str, type[nn.Module]] = {"separable": Separable, "concatenated": Concatenated, "bilinear": BilinearCritic}
+CRITICS: dict[str, Callable[[Tensor, Tensor], nn.Module]] = {
+    "separable": Separable,
+    "concatenated": Concatenated,
+    # x^T W y, as in CPC; it cannot express a term that depends only on y. W is a product of two factors and may have
+    # full rank. Adam would move each entry of a single W by about the learning rate at each step.
+    "bilinear": partial(Separable, layers=partial(one_layer, bias=False), temperature=math.sqrt(HIDDEN_DIM)),
+}
 
 
 LEARNING_RATE = 1e-3
