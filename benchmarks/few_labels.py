@@ -9,7 +9,8 @@ trains this network by the labels, and `fine-tuned` the pretrained one, with the
 latents of an image if the probes read all. Both use their whole budget, or are `stopped`: trained as long as gave a
 network without a fifth of the few labels the lowest loss on this fifth. Each network is made with N seeds. Labels are
 drawn N times for each seed, always others. --normalise takes out each person's mean and deviation, in the rows
-with labels of few people. Runs and reports that an earlier call finished are kept. Set OMP_NUM_THREADS=1.
+with labels of few people. --curves also measures other numbers of labels, with the first seed and whole budgets, and
+draws them. Runs and reports that an earlier call finished are kept. Set OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -38,6 +39,7 @@ from cpc.probes.task import Task
 
 Parts = list[tuple[np.ndarray, np.ndarray]]  # rows for training and for test, of each draw
 STOPPED = ", stopped"
+WAYS = ((0.0, ""), (0.2, STOPPED))  # of training by labels: the held-out share, and what a column's name ends with
 COLUMNS = (
     "hand-made",
     "untrained",
@@ -239,7 +241,10 @@ def trained(row: Row, seed: int, where: argparse.Namespace) -> str | Path:
 
 
 def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
-    """Pretrain with one seed, and return the results of all columns by their names in a report."""
+    """Pretrain with one seed, and return the results of all columns by their names in a report.
+
+    Networks are only stopped with the number of labels of the table, not with those of curves.
+    """
     folder = trained(row, seed, where)
     model, config = load_pretrained(folder), read_config(folder)
     source = (row.probed or row.recipe.source)(where.data, where.out / "corpora")
@@ -257,11 +262,11 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     networks |= {"num_steps": row.num_steps, "augment": True}
     data.prepare()
     features, found = [row.feature, *filter(None, [row.hand])], dict[str, Any]()
-    for held_out_share, words, read, baselines in ((0.0, "", features, ["random"]), (0.2, STOPPED, [], [])):
+    for held_out_share, words in WAYS if number == row.number else WAYS[:1]:
         comparison = Comparison(
             data,
-            features=read,
-            baselines=[*baselines, "supervised", "fine_tuned"],
+            features=[] if words else features,
+            baselines=["supervised", "fine_tuned", *["random"] * (not words)],
             supervised=SupervisedProtocol(**networks, held_out_share=held_out_share),
             extraction=extraction,
             reading=Reading("speaker" if where.normalise else None),
@@ -288,7 +293,8 @@ def by_column(row: Row, results: Mapping[str, Any]) -> dict[str, Any]:
         column: next(each for name, each in results.items() if name.startswith(p)) for p, column in prefixes.items()
     }
     names = {"supervised": "labels only", "fine_tuned": "fine-tuned"}
-    found |= {f"{names[name]}{words}": results[f"{name}{words}"] for words in ("", STOPPED) for name in names}
+    networks = {f"{name}{words}": f"{column}{words}" for name, column in names.items() for _, words in WAYS}
+    found |= {column: results[name] for name, column in networks.items() if name in results}
     return found if row.hand is None else {"hand-made": results[row.hand]} | found
 
 
@@ -306,20 +312,28 @@ def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def curves(where: argparse.Namespace) -> Any:
-    """Return a figure with a panel for each row that has numbers of labels: columns of the first seed by the number."""
+def curve(name: str, where: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the figures of a row by column, for each of its numbers of labels: the first seed, with whole budgets."""
+    row = ROWS[name]
+    results = [by_column(row, kept(name, number, 0, where)) for number in row.numbers]
+    columns = [column for column in COLUMNS if column in results[0] and not column.endswith(STOPPED)]
+    return {column: [each[column][row.figure] for each in results] for column in columns}
+
+
+def draw_curves(found: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
+    """Return a figure with a panel for each row: its columns by the number of labels."""
     from matplotlib.figure import Figure
 
-    names = [name for name in where.only if ROWS[name].numbers]
-    figure = Figure(figsize=(4.0 * len(names), 4.0), layout="constrained")
-    for index, name in enumerate(names, start=1):
-        row, axes = ROWS[name], figure.add_subplot(1, len(names), index)
-        results = [by_column(row, kept(name, number, 0, where)) for number in row.numbers]
-        for column in results[0]:
-            axes.plot(row.numbers, [each[column][row.figure] for each in results], "o-", label=column)
+    figure = Figure(figsize=(4.0 * len(found), 4.0), layout="constrained")
+    for index, (name, columns) in enumerate(found.items(), start=1):
+        row, axes = ROWS[name], figure.add_subplot(1, len(found), index)
+        for column, values in columns.items():
+            axes.plot(row.numbers, values, "o-", label=column)
         axes.set(
             title=name.split(",")[0], xscale="log", xlabel=f"labels: {row.unit}", ylabel=row.figure.replace("_", " ")
         )
+        axes.set_xticks(row.numbers, map(str, row.numbers))
+        axes.minorticks_off()
     figure.axes[0].legend()
     return figure
 
@@ -332,7 +346,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--normalise", action="store_true", help="take out each person's mean and deviation")
-    parser.add_argument("--curves", type=Path, help="draw accuracies of the first seed by the number of labels")
+    parser.add_argument("--curves", type=Path, help="draw figures by the number of labels")
     where = parser.parse_args()
     where.only = where.only or (PEOPLE_ROWS if where.normalise else list(ROWS))
     if where.normalise and (others := set(where.only) - set(PEOPLE_ROWS)):
@@ -345,8 +359,15 @@ def main() -> None:
         found[name] = [kept(name, ROWS[name].number, seed, where) for seed in range(where.seeds)]
         print(table({name: found[name]}).splitlines()[-1], flush=True)
     print(table(found))
-    if where.curves is not None:
-        curves(where).savefig(where.curves)
+    if where.curves is None:
+        return
+    curves = {name: curve(name, where) for name in where.only if ROWS[name].numbers}
+    for name, columns in curves.items():
+        print(f"\n| {name.split(',')[0]}, labels: {ROWS[name].unit} | {' | '.join(map(str, ROWS[name].numbers))} |")
+        print(f"|---|{'---|' * len(ROWS[name].numbers)}")
+        for column, values in columns.items():
+            print(f"| {column} | {' | '.join(f'{value:.1f}' for value in values)} |")
+    draw_curves(curves).savefig(where.curves)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float32
+from jaxtyping import Float32, Int
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
@@ -67,7 +67,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         units: unit of X, or the unit of each channel in the order of the model. X is converted to the units of the
             model `init_from`; a new model keeps these units. None: X is in the units of the model.
         num_steps: furthest step that is predicted; fewer steps are predicted if windows are too short.
-        negatives: strategy of negatives, a name in `cpc.candidates.STRATEGIES`.
+        negatives: strategy of negatives, a name in `cpc.candidates.STRATEGIES`. None: `same_speaker` if every recording
+            has a group and every group fills a batch, so that what tells subjects apart does not help; `mixed` if not.
         window_samples: length of training windows; None: the length of the longest recording, but at most 128 latents.
         batch_size: windows per batch.
         max_steps: training steps; 0 leaves the network untrained.
@@ -85,7 +86,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Attributes:
         model_: the trained `cpc.CPC`, in eval mode.
         bound_: held-out `log N - L` of each step with ceiling and label, a `cpc.bounds.Bound`; None if `valid_share` is
-            0, or fewer than two groups have recordings that are long enough for the furthest step.
+            0, fewer than two groups have recordings that are long enough for the furthest step, or the model
+            `init_from` has negatives of the same group, is not trained, and recordings have no groups.
         losses_: loss of each training step in nats.
         num_channels_: C.
         channel_names_: names of the channels, those of the model `init_from` or the columns of X; None: they have
@@ -108,7 +110,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     num_channels: int | None = None
     units: str | Sequence[str] | None = None
     num_steps: Count = 8
-    negatives: str = "mixed"
+    negatives: str | None = None
     window_samples: int | None = None
     batch_size: Count = 32
     max_steps: Natural = 500
@@ -136,24 +138,26 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             self.channel_names_ = None if names is None else list(names)
             recordings = self._recordings(X, is_fitting=True)
             lengths = np.array([len(recording) for recording in recordings])
-            model = model or self._new_model(lengths)
+            subjects = _group_names(groups, len(recordings))
+            model = model or self._new_model(lengths, subjects)
         Choices((model.encoder.channels,)).check(f"{self.init_from}: the number of channels of X", self.num_channels_)
         if names is None and self.channel_names_ is not None and hasattr(model.encoder, "set_channels"):
             model.encoder.set_channels(self.channel_names_, model.encoder.units)
         recordings = self._in_units_of(model, recordings)
         encoder, longest = model.encoder, int(lengths.max())
-        window_samples = min(self.window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
-        subjects = _group_names(groups, len(recordings))
+        window_samples = self._window_samples(encoder, longest)
         is_long = np.array([encoder.num_latents(int(length)) > model.steps[-1].k for length in lengths])
-        splits = self._splits(subjects, is_long, seed)
-        num_windows = int(np.maximum(lengths // window_samples, 1)[np.array(splits) == "train"].sum())
-        same_group = self.negatives.startswith("same_speaker")
+        negatives = model.loss_part.training_strategies
+        by_group = negatives[0].startswith("same_speaker")
+        is_computed = self.max_steps > 0 or all(subjects) or not by_group  # an earlier model may need no loss here
+        splits = self._splits(subjects, is_long, float(self.valid_share * is_computed), seed)
+        num_windows = int(_num_windows(lengths, window_samples)[np.array(splits) == "train"].sum())
         data = Signals(
             source="(arrays)",
             sample_rate_hz=float(encoder.sample_rate_hz),
             window_seconds=window_samples / encoder.sample_rate_hz,
             batch_size=max(1, min(self.batch_size, num_windows)),
-            sampler="same_speaker" if same_group else "uniform",
+            sampler="same_speaker" if by_group and is_computed else "uniform",
             seed=seed,
         )
         num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
@@ -168,7 +172,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         table = Recordings(source="arrays", names=names, sample_rate_hz=rate, **labels)
         corpus = RecordingCorpus(table, encoder, window_samples, partial(ArraySignals, recordings))
         for split in sorted({"train", "valid"} & set(splits)):
-            data.check_split(corpus, split, [self.negatives], self.negatives)
+            data.check_split(corpus, split, negatives if is_computed else [], negatives[0])
         data.prepare(corpus, is_training=True)
         windows = data.initialisation_batch(corpus)
         if model.is_initialised:
@@ -314,7 +318,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Choices((encoder.sample_rate_hz,)).check(f"{name}: `sample_rate_hz`", self.sample_rate_hz)
         return model
 
-    def _new_model(self, lengths: np.ndarray) -> CPC:
+    def _new_model(self, lengths: np.ndarray, subjects: Sequence[str]) -> CPC:
         kernels, strides = self._geometry(int(np.median(lengths)))
         encoder = SignalEncoder(
             self.num_channels_,
@@ -327,17 +331,25 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             baseline_seconds=self.baseline_seconds,
             units=None if self.units is None else self._unit_list(),
         )
-        longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))
-        num_latents = encoder.num_latents(longest)
+        longest = int(lengths.max())
+        window_samples = self._window_samples(encoder, longest)
+        num_latents = encoder.num_latents(window_samples)
         # If kernels are longer than their stride, a latent shares samples with the next latents, which would be easy to
         # predict.
         skip_steps = encoder.overlapping_steps
         num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
         if num_steps < 1:
-            found = f"recordings of at most {longest} samples (n_features = {longest} of one channel)"
+            found = f"recordings of at most {window_samples} samples (n_features = {longest} of one channel)"
             legal = f"but a step needs {2 + skip_steps}: use longer recordings, or lower `strides`"
             raise ValueError(f"{found} give {num_latents} latents, {legal}")
-        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
+        _, group = np.unique(np.array(subjects), return_inverse=True)
+        fewest = np.bincount(group, _num_windows(lengths, window_samples)).min()  # more draws of a group are copies
+        default = "same_speaker" if all(subjects) and fewest >= self.batch_size else "mixed"
+        loss = Contrastive(self.negatives or default, skip_steps=skip_steps)
+        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), loss)
+
+    def _window_samples(self, encoder: Any, longest: int) -> int:
+        return min(self.window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
 
     def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return kernels and strides as given, or the coarsest choice that gives a median recording enough latents."""
@@ -348,13 +360,13 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         fits = [each for each in _GEOMETRIES if median_length // math.prod(each[1]) >= _FEWEST_LATENTS]
         return fits[0] if fits else _GEOMETRIES[-1]
 
-    def _splits(self, names: list[str], is_long: np.ndarray, seed: int) -> list[str]:
+    def _splits(self, names: list[str], is_long: np.ndarray, valid_share: float, seed: int) -> list[str]:
         """Return `train` or `valid` for recordings that reach the furthest step, and `short` for all others."""
         units = [name or f"recording {row}" for row, name in enumerate(names)]
         long_units = [unit for unit, is_used in zip(units, is_long, strict=True) if is_used]
         split_of = dict.fromkeys(long_units, "train")
-        if self.valid_share > 0 and len(split_of) > 1:
-            drawn = draw_splits(long_units, valid_share=self.valid_share, test_share=0.0, seed=seed)
+        if valid_share > 0 and len(split_of) > 1:
+            drawn = draw_splits(long_units, valid_share=valid_share, test_share=0.0, seed=seed)
             split_of = dict(zip(long_units, drawn, strict=True))
         return [split_of[unit] if is_used else "short" for unit, is_used in zip(units, is_long, strict=True)]
 
@@ -367,6 +379,10 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
         return list(reader.encode_windows(x))
+
+
+def _num_windows(lengths: np.ndarray, window_samples: int) -> Int[np.ndarray, " n"]:
+    return np.maximum(lengths // window_samples, 1)
 
 
 def _group_names(groups: Any, num: int) -> list[str]:

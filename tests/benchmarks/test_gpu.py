@@ -18,6 +18,7 @@ from cpc.contexts import GRU, LSTM
 ON = Device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked_types")
 def test_parts_run_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "gpu.json"

@@ -245,6 +245,7 @@ def test_runs_come_grow_and_go_under_a_reader_whose_zoom_stays(opened: Callable[
         page.close()  # before its server: no answer is an error
 
 
+@pytest.mark.slow
 def test_a_page_whose_server_is_gone_says_so(browser: Browser, unchanged: Path) -> None:
     page = browser.new_page()
     page.clock.install()

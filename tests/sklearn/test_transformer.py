@@ -151,6 +151,20 @@ def test_groups_are_the_batches_of_same_speaker_negatives(recordings: np.ndarray
     refuses("have no group", CPCTransformer(**SMALL, negatives="same_speaker").fit, recordings)
 
 
+def test_negatives_are_of_the_same_group_if_groups_fill_batches(recordings: np.ndarray, tmp_path: Path) -> None:
+    groups, made = np.arange(24) // 6, {}
+    for batch_size, negatives in ((6, "same_speaker"), (7, "mixed")):
+        made[negatives] = CPCTransformer(**SMALL | {"batch_size": batch_size}).fit(recordings, groups=groups)
+        assert made[negatives].model_.loss_part.negatives == negatives
+        assert made[negatives].bound_.strategy == negatives
+    made["same_speaker"].save(tmp_path / "model")
+    earlier = {**SMALL, "init_from": tmp_path / "model"}
+    refuses("have no group", CPCTransformer(**earlier).fit, recordings)
+    assert CPCTransformer(**earlier | {"max_steps": 0}).fit(recordings).bound_ is None
+    again = CPCTransformer(**earlier | {"max_steps": 0}).fit(recordings, groups=groups)
+    assert again.bound_.strategy == "same_speaker"
+
+
 def test_inputs_are_refused(recordings: np.ndarray) -> None:
     broken = recordings.copy()
     broken[3, 7, 1] = np.nan
