@@ -48,7 +48,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
         if num_stored >= num_latents:
             break
     bank, bank_sequences = torch.cat(latents)[:num_latents], torch.cat(sequences)[:num_latents]
-    return LatentBank(bank, bank_sequences, {"split": split})
+    return LatentBank(bank, bank_sequences)
 
 
 @torch.no_grad()

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 from cpc.agents.comparison import read_config as read_agent_config
-from cpc.candidates.bank import LatentBank
 from cpc.checkpoint import read_checkpoint, read_config, weights_of
 from cpc.data.audio.headers import read_header
 from cpc.data.images.table import FolderImages
@@ -62,7 +61,6 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "checkpoint": ("best.ckpt", read_checkpoint),
     "checkpoint of CPC_audio": ("checkpoint_30.pt", lambda path: import_checkpoint(path, out=path.parent / "out")),
     "agents": ("agent.yaml", read_agent_config),
-    "bank": ("bank.json", lambda path: LatentBank.open(path.parent)),
     "audio": ("a.flac", read_header),
     "image": ("a.jpg", read_image),
     "text": ("a.txt", lambda path: list(read_lines(path))),
