@@ -21,7 +21,7 @@ _MODULES = {
     "PackedAudio": "recordings.windows",
     "PackedImages": "images.pack",
     "PatchAugmentation": "images.patch_augmentation",
-    "SameGroupBatches": "streams.stream",
+    "SameGroupBatches": "streams.same_group",
     "Segment": "recordings.labels",
     "Sentences": "sentences.modality",
     "Signals": "signals.modality",

@@ -16,7 +16,8 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.contents import is_quiet, rows_of_split, say
 from cpc.data.store.fingerprints import Content
-from cpc.data.streams.stream import BatchStream, Draw, SameGroupBatches, UniformBatches, is_of_files, naming
+from cpc.data.streams.same_group import SameGroupBatches
+from cpc.data.streams.stream import BatchStream, Draw, UniformBatches, is_of_files, naming
 
 Sampler = Literal["uniform", "same_speaker"]
 

@@ -12,7 +12,8 @@ from scipy.stats import chisquare
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.recordings.windows import WindowDataset
-from cpc.data.streams.stream import SameGroupBatches, SpreadBatches, UniformBatches
+from cpc.data.streams.same_group import SameGroupBatches
+from cpc.data.streams.stream import SpreadBatches, UniformBatches
 
 WINDOW = 100
 
