@@ -1,6 +1,5 @@
 """An estimator that pretrains on arrays of signals. n recordings, T samples, C channels, F features."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,14 +11,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float32, Int
+from jaxtyping import Float32
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from cpc.checkpoint import load_pretrained, read_config, save_pretrained
 from cpc.config.argument_rules import Choices, Count, Natural, Positive, Range, check_values
-from cpc.contexts import GRU
 from cpc.data.features import Features
 from cpc.data.probe_data import check_pool, pool_vectors
 from cpc.data.recordings.corpus import RecordingCorpus
@@ -31,18 +29,13 @@ from cpc.data.signals.recordings import Recordings
 from cpc.data.store.contents import draw_splits, quiet
 from cpc.data.store.fingerprints import merged
 from cpc.data.tensors import find_device
-from cpc.encoders import SignalEncoder
 from cpc.encoders.encoder import check_scale
 from cpc.evaluation import held_out_bounds
-from cpc.losses import Contrastive, EvalProtocol
+from cpc.losses import EvalProtocol
 from cpc.model import CPC
-from cpc.predictors import Bilinear
+from cpc.sklearn.architecture import length_of_windows, new_model, num_windows
 from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings, similar_lengths
 from cpc.sklearn.training import models_on_cpu, train
-
-_LONGEST_WINDOW_LATENTS = 128
-_GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
-_FEWEST_LATENTS = 12  # minimum number of latents of a recording of median length
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -139,24 +132,25 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             recordings = self._recordings(X, is_fitting=True)
             lengths = np.array([len(recording) for recording in recordings])
             subjects = _group_names(groups, len(recordings))
-            model = model or self._new_model(lengths, subjects)
+            units = None if self.units is None else self._unit_list()
+            model = model or new_model(self, self.num_channels_, units, lengths, subjects)
         Choices((model.encoder.channels,)).check(f"{self.init_from}: the number of channels of X", self.num_channels_)
         if names is None and self.channel_names_ is not None and hasattr(model.encoder, "set_channels"):
             model.encoder.set_channels(self.channel_names_, model.encoder.units)
         recordings = self._in_units_of(model, recordings)
         encoder, longest = model.encoder, int(lengths.max())
-        window_samples = self._window_samples(encoder, longest)
+        window_samples = length_of_windows(self.window_samples, encoder, longest)
         is_long = np.array([encoder.num_latents(int(length)) > model.steps[-1].k for length in lengths])
         negatives = model.loss_part.training_strategies
         by_group = negatives[0].startswith("same_speaker")
         is_computed = self.max_steps > 0 or all(subjects) or not by_group  # an earlier model may need no loss here
         splits = self._splits(subjects, is_long, float(self.valid_share * is_computed), seed)
-        num_windows = int(_num_windows(lengths, window_samples)[np.array(splits) == "train"].sum())
+        num_train = int(num_windows(lengths, window_samples)[np.array(splits) == "train"].sum())
         data = Signals(
             source="(arrays)",
             sample_rate_hz=float(encoder.sample_rate_hz),
             window_seconds=window_samples / encoder.sample_rate_hz,
-            batch_size=max(1, min(self.batch_size, num_windows)),
+            batch_size=max(1, min(self.batch_size, num_train)),
             sampler="same_speaker" if by_group and is_computed else "uniform",
             seed=seed,
         )
@@ -318,48 +312,6 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Choices((encoder.sample_rate_hz,)).check(f"{name}: `sample_rate_hz`", self.sample_rate_hz)
         return model
 
-    def _new_model(self, lengths: np.ndarray, subjects: Sequence[str]) -> CPC:
-        kernels, strides = self._geometry(int(np.median(lengths)))
-        encoder = SignalEncoder(
-            self.num_channels_,
-            self.dim,
-            float(self.sample_rate_hz),
-            kernels,
-            strides,
-            front=self.front,
-            level_seconds=self.level_seconds,
-            baseline_seconds=self.baseline_seconds,
-            units=None if self.units is None else self._unit_list(),
-        )
-        longest = int(lengths.max())
-        window_samples = self._window_samples(encoder, longest)
-        num_latents = encoder.num_latents(window_samples)
-        # If kernels are longer than their stride, a latent shares samples with the next latents, which would be easy to
-        # predict.
-        skip_steps = encoder.overlapping_steps
-        num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
-        if num_steps < 1:
-            found = f"recordings of at most {window_samples} samples (n_features = {longest} of one channel)"
-            legal = f"but a step needs {2 + skip_steps}: use longer recordings, or lower `strides`"
-            raise ValueError(f"{found} give {num_latents} latents, {legal}")
-        _, group = np.unique(np.array(subjects), return_inverse=True)
-        fewest = np.bincount(group, _num_windows(lengths, window_samples)).min()  # more draws of a group are copies
-        default = "same_speaker" if all(subjects) and fewest >= self.batch_size else "mixed"
-        loss = Contrastive(self.negatives or default, skip_steps=skip_steps)
-        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), loss)
-
-    def _window_samples(self, encoder: Any, longest: int) -> int:
-        return min(self.window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
-
-    def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return kernels and strides as given, or the coarsest choice that gives a median recording enough latents."""
-        if (self.kernels is None) != (self.strides is None):
-            raise ValueError(f"kernels={self.kernels} and strides={self.strides}: give both, or none")
-        if self.kernels is not None and self.strides is not None:
-            return tuple(self.kernels), tuple(self.strides)
-        fits = [each for each in _GEOMETRIES if median_length // math.prod(each[1]) >= _FEWEST_LATENTS]
-        return fits[0] if fits else _GEOMETRIES[-1]
-
     def _splits(self, names: list[str], is_long: np.ndarray, valid_share: float, seed: int) -> list[str]:
         """Return `train` or `valid` for recordings that reach the furthest step, and `short` for all others."""
         units = [name or f"recording {row}" for row, name in enumerate(names)]
@@ -379,10 +331,6 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
         return list(reader.encode_windows(x))
-
-
-def _num_windows(lengths: np.ndarray, window_samples: int) -> Int[np.ndarray, " n"]:
-    return np.maximum(lengths // window_samples, 1)
 
 
 def _group_names(groups: Any, num: int) -> list[str]:
