@@ -38,11 +38,6 @@ def perceptron(input_dim: int, output_dim: int = EMBEDDING_DIM) -> list[nn.Modul
     return [*hidden, nn.Linear(HIDDEN_DIM, output_dim)]
 
 
-def one_layer(input_dim: int, bias: bool) -> list[nn.Module]:
-    """Return a linear layer alone."""
-    return [nn.Linear(input_dim, HIDDEN_DIM, bias=bias)]
-
-
 def baseline_network(x: Float[Tensor, "N Dx"]) -> nn.Module:
     """Return a network from `[M, Dx]` to `[M]` for log a(x), the baseline that some estimators divide by."""
     return nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1), nn.Flatten(0))
@@ -78,7 +73,7 @@ class Concatenated(Separable):
     """
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
-        super().__init__(x, y, partial(one_layer, bias=True))
+        super().__init__(x, y, lambda input_dim: [nn.Linear(input_dim, HIDDEN_DIM)])
         self.pair_network = nn.Sequential(
             nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, 1)
         )
@@ -93,7 +88,11 @@ CRITICS: dict[str, Callable[[Tensor, Tensor], nn.Module]] = {
     "concatenated": Concatenated,
     # x^T W y, as in CPC; it cannot express a term that depends only on y. W is a product of two factors and may have
     # full rank. Adam would move each entry of a single W by about the learning rate at each step.
-    "bilinear": partial(Separable, layers=partial(one_layer, bias=False), temperature=math.sqrt(HIDDEN_DIM)),
+    "bilinear": partial(
+        Separable,
+        layers=lambda input_dim: [nn.Linear(input_dim, HIDDEN_DIM, bias=False)],
+        temperature=math.sqrt(HIDDEN_DIM),
+    ),
 }
 
 

@@ -2,7 +2,7 @@
 
 An item is an audio file or an image. A draw is a pair (item, start): the first sample of a window in a file, or a key
 for the augmentation of an image. Batch i of rank r is batch i * world_size + r of endless passes over the items, whose
-order is uniformly random, spread over the pass, or of a few groups in every batch.
+order is uniformly random, spread over the pass, or of a few groups in every batch (`same_group`).
 """
 
 import hashlib
