@@ -32,8 +32,9 @@ from torch import Tensor
 
 from benchmarks.extreme.kernel_tree import KernelTree
 from benchmarks.extreme.kernels import PositiveRandomFeatures, RandomMaclaurin, StructuredFourier
+from benchmarks.extreme.softmax import SoftmaxSampler
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
-from cpc.candidates.samplers import FeatureMass, QuerySampler, SoftmaxSampler, TwoLevel
+from cpc.candidates.samplers import FeatureMass, QuerySampler, TwoLevel
 
 NUM_PAIRS, NUM_SEEDS, TAU = 500, 5, 1.0
 SIZES = (100, 1000)

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.ablations import keep_options, train
+from benchmarks.extreme.softmax import SoftmaxSampler
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
-from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.store.atomic import read_records
 from cpc.losses import ClassTableLoss, RowLosses
 from cpc.native.allocator import keep_freed_memory
@@ -154,7 +154,7 @@ def variants() -> dict[str, dict[str, Any]]:
         "full": class_loss_config(None),
         "full_unnormalised": class_loss_config(None, is_normalised=False, temperature=1.0),
         "full_absolute": class_loss_config(None, absolute),
-        "exp": class_loss_config(sampler("cpc.candidates.samplers.SoftmaxSampler", **query_options)),
+        "exp": class_loss_config(sampler("benchmarks.extreme.softmax.SoftmaxSampler", **query_options)),
         "uniform": class_loss_config(static("Uniform")),
         "log_uniform": class_loss_config(static("LogUniform")),
         "quadratic": class_loss_config(quadratic),

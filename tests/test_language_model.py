@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from refusals import refuses
 
 from benchmarks.extreme.kernel_tree import KernelTree
+from benchmarks.extreme.softmax import SoftmaxSampler
 from cpc import CPC, load_pretrained, save_pretrained
 from cpc.candidates import ClassTable, kernels, samplers
 from cpc.candidates.kernels import Quadratic
@@ -48,8 +49,7 @@ def test_gradients_reach_both_uses_of_the_table(is_tied: bool) -> None:
         samplers.LogUniform(9, shared=False, replacement=True),
         samplers.Unigram(torch.arange(1.0, 10.0), distortion=0.75),
         samplers.LearnedUnigram(9),
-        samplers.Bernoulli(torch.arange(1.0, 10.0)),
-        samplers.SoftmaxSampler(9, 4, temperature=0.5),
+        SoftmaxSampler(9, 4, temperature=0.5),
         samplers.TwoLevel(9, 4, block_size=3),
         samplers.TwoLevel(
             9, 4, mass=samplers.FeatureMass(kernels.RandomFourier(4, 8, 2.0, "orthogonal", 3)), blocks="ids"
@@ -76,7 +76,7 @@ def test_every_sampler_is_saved_with_the_law_it_had(sampler: samplers.Sampler, t
 
 
 def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
-    sampler = samplers.SoftmaxSampler(9, 4)
+    sampler = SoftmaxSampler(9, 4)
     classes = ClassTableLoss(ClassTable(9, 4), "sampled_softmax", sampler, num_sampled=3, refresh_every=2)
     queries, targets = torch.randn(5, 4), torch.arange(5)
     seen = []
@@ -95,7 +95,7 @@ def test_the_sampler_sees_the_table_as_often_as_asked() -> None:
 @pytest.mark.parametrize(
     "sampler",
     [
-        lambda: samplers.SoftmaxSampler(90, 5),
+        lambda: SoftmaxSampler(90, 5),
         lambda: KernelTree(90, Quadratic(5)),
         lambda: samplers.TwoLevel(90, 5, blocks="ids", block_size=30),
     ],
@@ -138,7 +138,7 @@ def test_an_update_follows_the_optimiser_not_the_last_targets() -> None:
     """A step moves the classes of the first loss of two, not those of the second, whose gradients are zero."""
     table = ClassTable(90, 4, has_sparse_gradients=True)
     options: dict[str, Any] = {"num_sampled": 2, "refresh_every": 100, "updates_between": True}
-    classes = ClassTableLoss(table, "sampled_softmax", samplers.SoftmaxSampler(90, 4), **options)
+    classes = ClassTableLoss(table, "sampled_softmax", SoftmaxSampler(90, 4), **options)
     optimiser = torch.optim.SGD(table.parameters(), lr=5.0)
     queries, first, second = torch.randn(3, 4), torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5])
     refuses(r"call `loss.watch\(optimiser\)` before training", classes.row_losses, queries, first)
@@ -151,7 +151,7 @@ def test_an_update_follows_the_optimiser_not_the_last_targets() -> None:
     torch.testing.assert_close(classes.sampler.log_prob(queries), before, atol=0, rtol=0)
     optimiser.step()
     classes.row_losses(queries, second)
-    fresh = samplers.SoftmaxSampler(90, 4)
+    fresh = SoftmaxSampler(90, 4)
     fresh.refresh(table.vectors().detach())
     assert (fresh.log_prob(queries) - before).abs().max() > 0.5
     torch.testing.assert_close(classes.sampler.log_prob(queries), fresh.log_prob(queries), atol=0.02, rtol=0)

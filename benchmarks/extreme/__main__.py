@@ -31,13 +31,14 @@ from benchmarks.extreme.precision import (
     top_classes,
 )
 from benchmarks.extreme.reductions import REDUCTIONS, ClassExamples
+from benchmarks.extreme.softmax import SoftmaxSampler
 from benchmarks.extreme.sparse_batch import sparse_batch
 from benchmarks.extreme.sparse_encoder import SparseEncoder
 from benchmarks.extreme.word_classes import WordClasses
 from benchmarks.machine import machine_state
 from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic, RandomFourier
-from cpc.candidates.samplers import LogUniform, QuerySampler, Sampler, SoftmaxSampler, TwoLevel, Uniform
+from cpc.candidates.samplers import LogUniform, QuerySampler, Sampler, TwoLevel, Uniform
 from cpc.losses import OBJECTIVES, ClassTableLoss
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor

@@ -4,7 +4,7 @@ M rows (queries), N candidates.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -75,7 +75,7 @@ def log_sum_of_others(split: Scores) -> Float[Tensor, "M N"]:
 
 
 class Estimate(NamedTuple):
-    """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows, or a function of it.
+    """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows.
 
     Every estimator has one of these forms. The terms are stored per row, so that matrices of any shape can be pooled
     into one estimate.
@@ -84,18 +84,13 @@ class Estimate(NamedTuple):
     joint_nats: Tensor  # `[M]`, term of the positive of each row
     log_marginal: Tensor  # `[M]`, log of the term of the negatives; minus infinity if an estimator has no such term
     is_log: bool  # whether the estimate has the form mean(joint) - log mean(marginal)
-    # Differentiable, increasing function of one of the two differences that gives the estimate in nats; None: the
-    # difference is the estimate.
-    curve: Callable[[Tensor], Tensor] | None = None
 
     @property
     def nats(self) -> Float[Tensor, ""]:
         """The differentiable estimate; minus infinity if exp() of a marginal overflows."""
         if self.is_log:
-            difference = self.joint_nats.mean() - log_mean_exp(self.log_marginal)
-        else:
-            difference = (self.joint_nats - self.log_marginal.exp()).mean()
-        return difference if self.curve is None else self.curve(difference)
+            return self.joint_nats.mean() - log_mean_exp(self.log_marginal)
+        return (self.joint_nats - self.log_marginal.exp()).mean()
 
 
 def pooled(estimates: Sequence[Estimate]) -> Estimate:
@@ -103,7 +98,7 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
 
     The mean of estimates would weight matrices instead of rows, and would bias logs of means.
     """
-    if len({(each.is_log, each.curve) for each in estimates}) != 1:
+    if len({each.is_log for each in estimates}) != 1:
         raise ValueError(f"{len(estimates)} estimates cannot be pooled: give at least one, all of one estimator")
     joint, log_marginal = (torch.cat(parts) for parts in list(zip(*estimates, strict=True))[:2])
     return estimates[0]._replace(joint_nats=joint, log_marginal=log_marginal)
@@ -120,14 +115,13 @@ class EstimateTally:
         self.num_rows: list[int] = []
         self.sums: list[Tensor] = []  # of each matrix: sum of joint, log of the sum of marginal, rows
         self.is_log = False
-        self.curve: Callable[[Tensor], Tensor] | None = None
 
     def update(self, estimate: Estimate) -> None:
         """Add a matrix."""
         joint, log_marginal = (part.detach().double() for part in estimate[:2])
         self.num_rows.append(len(joint))
         self.sums.append(torch.stack([joint.sum(), log_marginal.logsumexp(0)]))
-        self.is_log, self.curve = estimate.is_log, estimate.curve
+        self.is_log = estimate.is_log
 
     def compute(self) -> tuple[float, float]:
         """Return the estimate and its standard error in nats; the error of a single matrix is NaN."""
@@ -144,13 +138,6 @@ class EstimateTally:
             values = joint - log_marginal.exp()
             nats = values.sum() / total
             residuals = values - num_rows * nats
-        if self.curve is not None:
-            with torch.enable_grad():
-                difference = nats.requires_grad_()
-                nats = self.curve(difference)
-                (slope,) = torch.autograd.grad(nats, difference)
-            nats = nats.detach()
-            residuals = slope * residuals
         n = len(self.num_rows)
         correction = n / (n - 1) if n > 1 else math.nan
         return nats.item(), (correction * (residuals / total).square().sum()).sqrt().item()

@@ -29,7 +29,6 @@ from cpc.bounds.estimates import (
     log_sum_of_others,
     split_scores,
 )
-from cpc.bounds.smallest_kl import log_softplus, smallest_kl
 from cpc.config.argument_rules import Range
 from cpc.data.tensors import check_tensor
 
@@ -172,27 +171,6 @@ def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candida
     return nwj(scores + 1, positives, candidates)
 
 
-def kl_from_jensen_shannon(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
-    """Return the smallest information that allows the Jensen-Shannon divergence which the scores show: Dorent, Golland
-    and Wells 2025 (arXiv:2510.20644); `smallest_kl` derives it.
-
-    log 2 - E[softplus(-s)] / 2 - E[softplus(s)] / 2, with positives in the first mean and negatives in the second, is a
-    lower bound on the divergence between p(x, y) and p(x) p(y), for any critic. It is log 2 plus half of
-    `jensen_shannon`, the training objective.
-
-    **Neither** bound, strictly: the value at the expected divergence is a lower bound for any critic, but the curve is
-    convex, so the expected estimate is higher than this value, by about half the variance of an estimate. Bias: far
-    too low even for the best critic, s = log p(y | x) / p(y), unless this ratio takes only the value 0 and one other.
-    Variance: small, because no exponential is outside a logarithm. The critic must include the constant of the row.
-    """
-    split = split_scores(scores, positives, candidates)
-    split = split._replace(positive=split.positive.double(), negatives=split.negatives.double())
-    log_negatives = log_softplus(split.negatives).masked_fill(~split.is_negative, -math.inf)
-    log_mean = split._replace(negatives=log_negatives).log_mean_exp_negatives
-    log_deficit = torch.logaddexp(log_softplus(-split.positive), log_mean) - math.log(2)
-    return Estimate(torch.zeros_like(log_deficit), log_deficit, is_log=True, curve=smallest_kl)
-
-
 def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return E[s - log mean of exp s over the row's negatives], which CEBRA calls goodness of fit (there in bits, with
     n = N: `log N - InfoNCE` in `cebra.sklearn.metrics.infonce_to_goodness_of_fit`, and a loss without the positive in
@@ -292,7 +270,6 @@ ESTIMATORS: dict[str, Estimator] = {
     "mine": Estimator(donsker_varadhan, "neither", objective=moving_average_gradient),
     "js": _JENSEN_SHANNON,
     "smile": Estimator(smile, "neither", objective=_JENSEN_SHANNON.objective),
-    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=_JENSEN_SHANNON.objective),
     "anchor": Estimator(anchored_plug_in, "neither", objective=lambda: anchored_info_nce),
     "goodness_of_fit": Estimator(goodness_of_fit, "neither"),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),

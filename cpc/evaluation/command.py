@@ -58,7 +58,7 @@ def evaluate(
         negatives: strategies of the negatives; the model's own strategy and mixed_excluding if not given.
         num_negatives: number R of negatives sampled per row (N = R + 1), or all (None in Python). Several numbers are
             evaluated one by one. If not given, the number of training.
-        estimators: further estimators (nwj, tuba, interpolated, dv, js, smile, js_kl, goodness_of_fit); info_nce is
+        estimators: further estimators (nwj, tuba, interpolated, dv, js, smile, goodness_of_fit); info_nce is
             always measured.
         split: split of the data; if not given, the split that the run held out.
         num_batches: largest number of batches, at most one pass over the split; 64 if not given. Of text the whole

@@ -47,7 +47,7 @@ def download_dataset(
 
     The bytes of the files are unchanged. Images go to `SPLIT/CLASS`, ready for training. For audio, `labels.csv` holds
     every column of text or numbers; the column `speaker_id` becomes `speaker`. The command prints how to index the
-    files. A file from a tar has the `path` of its JSON, or else a name of its tar and key.
+    files. A file from a tar has a name of its tar and key.
 
     Args:
         source: a dataset of the Hub, as ORG/NAME; or a folder of a dataset, such as one of WebDataset's tars.
@@ -88,14 +88,13 @@ def download_dataset(
                 content, suffix = read_cell(row[file_column], medium, source, where)
                 class_name = class_column and _class_name(features[class_column], row[class_column])
                 classes = [_escape(class_name)] if class_name else []
-                given = _given_path(row, suffix)
-                path = given or Path(split, *classes, f"{_name(row, name, index)}{suffix}")
+                path = Path(split, *classes, f"{_name(row, name, index)}{suffix}")
                 if path.as_posix() in rows:
                     raise ValueError(f"{where} is {path}, which another row is already: rename one of them")
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(content)
                 rows[path.as_posix()] = {"split": split} | dict(_labels(features, row, file_column))
-                if not classes and not given:
+                if not classes:
                     unlabelled.append(path)
             if len(rows) == num_before:
                 _report_empty(source, name)
@@ -234,14 +233,6 @@ def _escape(name: str) -> str:
         return "".join(f"%{byte:02X}" for byte in match[0].encode())
 
     return re.sub(r"[^\w .,+()'&-]|^[. ]|[. ]$", percent, name)
-
-
-def _given_path(row: Mapping[str, Any], suffix: str) -> Path | None:
-    """Return the `path` in the JSON of a sample of a tar, which `cpc data tar` of earlier releases wrote."""
-    path = (row.get("json") or {}).get("path") if isinstance(row.get("json"), dict) else None
-    if not isinstance(path, str) or not path:
-        return None
-    return Path(*map(_escape, PurePosixPath(path if path.lower().endswith(suffix) else path + suffix).parts))
 
 
 def _name(row: Mapping[str, Any], split: str, index: int) -> str:

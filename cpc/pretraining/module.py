@@ -272,9 +272,7 @@ class Pretraining(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the run can continue, print changed settings, and keep the state of this rank."""
-        state = checkpoint.get("cpc")
-        if state is None or "ranks" not in state:
-            raise ValueError("this checkpoint was not written by this version of cpc pretrain")
+        state = checkpoint["cpc"]
         mismatches = list(differences(without_removed(state["architecture"]), self._architecture))
         if mismatches:
             raise ValueError(f"the models of checkpoint and config differ: {'; '.join(mismatches)}")

@@ -45,7 +45,7 @@ def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> 
 @pytest.mark.parametrize("name", SCORE_ESTIMATORS)
 def test_only_bounds_are_called_bounds(name: str, strategy: str, on_grid: bool) -> None:
     words = interpret(name, strategy, on_grid)
-    is_bound = name not in ("dv", "smile", "js_kl", "goodness_of_fit")
+    is_bound = name not in ("dv", "smile", "goodness_of_fit")
     if strategy == "mixed_excluding":
         assert words.startswith("lower bound on I(z; c)" if is_bound else "estimate of I(z; c)")
         assert ("plus up to log(H / (H - k))" in words) == on_grid

@@ -7,9 +7,9 @@ import pytest
 import torch
 from refusals import refuses
 
+from benchmarks.extreme.softmax import SoftmaxSampler
 from cpc.bounds import BoundTally
 from cpc.candidates.class_table import ClassTable
-from cpc.candidates.samplers import SoftmaxSampler
 from cpc.losses import ClassTableLoss, ContrastiveOutput
 from cpc.predictors import Output, Step
 

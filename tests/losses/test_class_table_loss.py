@@ -7,20 +7,10 @@ import torch
 from refusals import refuses
 
 from benchmarks.extreme.kernel_tree import KernelTree
+from benchmarks.extreme.softmax import SoftmaxSampler
 from cpc.candidates import ClassTable
 from cpc.candidates.kernels import Quadratic, RandomFourier
-from cpc.candidates.samplers import (
-    All,
-    Bernoulli,
-    Draw,
-    LogUniform,
-    Partition,
-    Request,
-    Sampler,
-    SoftmaxSampler,
-    TwoLevel,
-    Unigram,
-)
+from cpc.candidates.samplers import All, Draw, LogUniform, Partition, Request, Sampler, TwoLevel, Unigram
 from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
 
 NUM_CLASSES, DIM = 11, 6
@@ -225,7 +215,6 @@ def test_parts_that_go_together_are_accepted() -> None:
     for drawing in (
         (LogUniform(NUM_CLASSES, shared=False), 10),
         (LogUniform(NUM_CLASSES, shared=False, replacement=True), 20),
-        (Bernoulli(NUM_CLASSES), 11),
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 20),
         (partition, 3),
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),

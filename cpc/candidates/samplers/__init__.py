@@ -5,10 +5,9 @@ An accidental hit is a sampled candidate that is a target of its query. Treatmen
 | sampler | keep | remove | exclude |
 |---|---|---|---|
 | `All` | yes | yes | the same as remove |
-| `Bernoulli` | yes | yes | the same as remove: classes are included independently |
 | `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, with `shared=False` | yes | yes | exact |
 | the samplers of the previous row, shared | yes | yes | only if all queries of the batch have the same targets |
-| `SoftmaxSampler`, `TwoLevel` | yes | yes | exact |
+| `TwoLevel` | yes | yes | exact |
 | `Partition` | as the proposal samplers; as `All` if a whole part is taken | | |
 
 `cpc.losses.objectives` lists the samplers and corrections that each objective accepts. Whether a correction is exact
@@ -16,15 +15,14 @@ depends on the sampler:
 
 | correction | treatment of hits | exact for | approximate for |
 |---|---|---|---|
-| `importance`: E[Z'] = Z | removed, excluded | `Bernoulli`; replacement; `counts="gumbel"` | other counts: biased. \
+| `importance`: E[Z'] = Z | removed, excluded | replacement; `counts="gumbel"` | other counts: biased. \
 `Partition`: ignores other parts |
-| `posterior`, softmax | removed | `Bernoulli`; `Uniform` without replacement | all others, at finite m |
-| `posterior`, logistic (NCE: kept) | removed, kept | `Bernoulli`; replacement | all others, at finite m |
+| `posterior`, softmax | removed | `Uniform` without replacement | all others, at finite m |
+| `posterior`, logistic (NCE: kept) | removed, kept | replacement | all others, at finite m |
 | `none` | any | objectives without log Q: negative sampling, InfoNCE | |
 """
 
 from cpc.candidates.samplers.all import All
-from cpc.candidates.samplers.bernoulli import Bernoulli
 from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass, FeatureMass
 from cpc.candidates.samplers.learned_unigram import LearnedUnigram
 from cpc.candidates.samplers.log_uniform import LogUniform
@@ -32,7 +30,6 @@ from cpc.candidates.samplers.partition import Partition
 from cpc.candidates.samplers.proposal import Counts, ProposalSampler
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Request, Sampler, drop_hits
-from cpc.candidates.samplers.softmax import SoftmaxSampler
 from cpc.candidates.samplers.two_level import TwoLevel
 from cpc.candidates.samplers.uniform import Uniform
 from cpc.candidates.samplers.unigram import Unigram
@@ -41,7 +38,6 @@ __all__ = [
     "HITS",
     "NO_TARGET",
     "All",
-    "Bernoulli",
     "BlockMass",
     "CentroidMass",
     "Counts",
@@ -55,7 +51,6 @@ __all__ = [
     "QuerySampler",
     "Request",
     "Sampler",
-    "SoftmaxSampler",
     "TwoLevel",
     "Uniform",
     "Unigram",

@@ -83,7 +83,6 @@ def test_exact_critics_lie_on_their_side() -> None:
     assert found["leave_one_out"].bias_nats > 5 * found["leave_one_out"].standard_error_nats
     assert found["dv"].mean_nats > found["nwj"].mean_nats
     assert abs(found["anchor"].bias_nats) < 3 * found["anchor"].standard_error_nats
-    assert found["js_kl"].bias_nats < -5 * found["js_kl"].standard_error_nats
     assert found["goodness_of_fit"].bias_nats > 5 * found["goodness_of_fit"].standard_error_nats
 
 

@@ -12,7 +12,7 @@ from refusals import refuses
 from scipy import stats
 from torch import Tensor
 
-from cpc.candidates.samplers import All, Bernoulli, Counts, LearnedUnigram, LogUniform, Partition, Uniform, Unigram
+from cpc.candidates.samplers import All, Counts, LearnedUnigram, LogUniform, Partition, Uniform, Unigram
 from cpc.candidates.samplers.arrivals import MOST_TABLE_ENTRIES, first_occurrences
 from cpc.candidates.samplers.unigram import build_alias_table
 
@@ -95,12 +95,12 @@ def test_draws_follow_the_declared_law(name: str, num_classes: int, generator: t
 
 
 @pytest.mark.parametrize("cast", ["bfloat16", "double"])
-@pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
+@pytest.mark.parametrize("name", LAWS)
 def test_a_cast_of_the_model_leaves_the_law_as_it_is(name: str, cast: str) -> None:
     targets = repeat(torch.arange(1, 3), "t -> m t", m=3) if name != "partition" else torch.full((3, 1), -1)
     draws = []
     for has_cast in (False, True):
-        sampler = Bernoulli(torch.arange(1, 201)) if name == "bernoulli" else LAWS[name](200)
+        sampler = LAWS[name](200)
         if has_cast:
             getattr(torch.nn.ModuleList([sampler]), cast)()
         draws.append(sampler.sample(None, 50, targets, "keep", torch.Generator().manual_seed(0)))
@@ -289,38 +289,6 @@ def test_large_and_rare(generator: torch.Generator) -> None:
     assert len(draw.ids.unique()) == pytest.approx(2000 * -math.expm1(-0.75), abs=60)
 
 
-@pytest.mark.usefixtures("_float64")
-def test_bernoulli_coins_are_independent(generator: torch.Generator) -> None:
-    sampler = Bernoulli(LAW, shared=False)
-    chance = sampler.expected_counts(4)
-    assert chance.sum() == pytest.approx(4, abs=1e-12)
-    free = chance < 1
-    assert free.any()
-    assert not free.all()
-    torch.testing.assert_close(chance[free] / LAW[free], (chance[free] / LAW[free])[:1].expand(int(free.sum())))
-
-    draw = sampler.sample(None, 4, repeat(torch.tensor([0, 3]), "t -> m t", m=25_000), "keep", generator)
-    is_real = draw.log_count_sampled < torch.inf
-    is_in = ((draw.ids[:, :, None] == torch.arange(6)) & is_real[:, :, None]).sum(1)
-    assert is_in.max() == 1
-    assert_mean(is_in.double(), chance)
-    expected = chance[:, None] * chance
-    pairs = is_in[:, :, None] * is_in[:, None]
-    off_diagonal = ~torch.eye(6, dtype=torch.bool)
-    assert_mean(pairs[:, off_diagonal].double(), expected[off_diagonal])
-    torch.testing.assert_close(draw.log_count_sampled[is_real], chance.log()[draw.ids][is_real])
-    torch.testing.assert_close(draw.log_count_targets[0], chance.log()[[0, 3]])
-
-
-def test_bernoulli_shared_removed_and_whole(generator: torch.Generator) -> None:
-    sampler = Bernoulli([1.0, 0, 3, 2])
-    assert sampler.expected_counts(3).tolist() == [1, 0, 1, 1]
-    for hits in ("remove", "exclude"):
-        draw = sampler.sample(None, 3, torch.tensor([0, 3]), hits, generator)
-        assert draw.ids.tolist() == [0, 2, 3]
-        assert (draw.log_count_sampled == torch.inf).tolist() == [[True, False, False], [False, False, True]]
-
-
 def test_all_is_everything_once() -> None:
     targets = torch.tensor([[1, 2], [0, -1]])
     for hits in ("keep", "remove", "exclude"):
@@ -354,7 +322,6 @@ def test_bad_input_is_named() -> None:
     refuses("num_sampled=3.* can draw 2 classes", rare.sample, None, 3, target)
     refuses("1 are excluded", Uniform(1, replacement=True).sample, None, 1, target, "exclude")
     refuses("class 2 is a target, but the sampler never draws it", rare.sample, None, 1, target + 2)
-    refuses("num_sampled=3 must be at least 1 and at most 2", Bernoulli([1.0, 1, 0]).sample, None, 3, target)
     refuses("of All=3 must be 4", All(4).sample, None, 3, target)
     refuses("without replacement", Uniform, 4, counts="gumbel", replacement=True)
     refuses("at least 0 everywhere", Unigram, [1.0, -1])
@@ -364,14 +331,12 @@ def test_bad_input_is_named() -> None:
     refuses("targets run from 0 to 9", Uniform(9).sample, None, 2, torch.tensor([0, 9]))
 
 
-@pytest.mark.parametrize("kind", [Unigram, Bernoulli])
-def test_a_law_that_was_left_open_follows_and_no_other(kind: type[Unigram | Bernoulli]) -> None:
-    def proposal(sampler: Unigram | Bernoulli) -> list[float]:
-        q = sampler.q if isinstance(sampler, Bernoulli) else sampler.probabilities()
-        return (8 * q).tolist()
+def test_a_law_that_was_left_open_follows_and_no_other() -> None:
+    def proposal(sampler: Unigram) -> list[float]:
+        return (8 * sampler.probabilities()).tolist()
 
     counts, others = torch.tensor([1, 3, 4]), torch.tensor([6, 1, 1])
-    is_open, given, told, loaded = kind(3), kind(others), kind(3), kind(3)
+    is_open, given, told, loaded = Unigram(3), Unigram(others), Unigram(3), Unigram(3)
     told.set_counts(others)
     loaded.load_state_dict(told.state_dict())
     for sampler in (is_open, given, told, loaded):

@@ -1,17 +1,21 @@
 """Sampling from the softmax itself.
 
-M queries, D dims, n classes, m sampled candidates, T targets per query, U updated classes.
+M queries, D dims, n classes, m sampled candidates, T targets per query, U updated classes, K weights, R samples a row.
 """
 
 import math
 
 import torch
+import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cpc.candidates.samplers.inverse_cdf import chunked_inverse_cdf
+from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
+
+CHUNK = 512
 
 
 class SoftmaxSampler(QuerySampler):
@@ -57,3 +61,18 @@ class SoftmaxSampler(QuerySampler):
 
     def _scores(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         return (queries / self.temperature) @ self.embeddings.T
+
+
+def chunked_inverse_cdf(weights: Float[Tensor, "M K"], uniform: Float[Tensor, "two M R"]) -> Int[Tensor, "M R"]:
+    """Return samples as `inverse_cdf` does, faster for large K and few samples.
+
+    The function first samples a chunk in proportion to its sum, then a weight within the chunk. Sums of chunks take one
+    pass over the weights; cumulative sums of all weights in float64 take several passes.
+    """
+    if 8 * CHUNK * uniform.shape[2] > weights.shape[1]:
+        return inverse_cdf(weights, uniform[0])
+    chunks = rearrange(F.pad(weights, (0, -weights.shape[1] % CHUNK)), "m (c k) -> m c k", k=CHUNK)
+    chunk = inverse_cdf(chunks.sum(-1), uniform[0])  # [M, R]
+    chunk_weights = chunks.take_along_dim(rearrange(chunk, "m r -> m r 1"), dim=1)  # [M, R, CHUNK]
+    index = inverse_cdf(chunk_weights, rearrange(uniform[1], "m r -> m r 1"))
+    return chunk * CHUNK + rearrange(index, "m r 1 -> m r")
