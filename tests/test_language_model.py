@@ -49,7 +49,6 @@ def test_gradients_reach_both_uses_of_the_table(is_tied: bool) -> None:
         samplers.LogUniform(9, shared=False, replacement=True),
         samplers.Unigram(torch.arange(1.0, 10.0), distortion=0.75),
         samplers.LearnedUnigram(9),
-        SoftmaxSampler(9, 4, temperature=0.5),
         samplers.TwoLevel(9, 4, block_size=3),
         samplers.TwoLevel(
             9, 4, mass=samplers.FeatureMass(kernels.RandomFourier(4, 8, 2.0, "orthogonal", 3)), blocks="ids"
