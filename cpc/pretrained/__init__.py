@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cpc.config.argument_rules import Choices
+
 FOLDER = Path(__file__).parent
 _CARD_NAME = "README.md"
 
@@ -34,8 +36,8 @@ def models(*, card: str | None = None) -> list[dict[str, Any]]:
         For each model its name, modality, data, steps of training, held-out `log N - L` and ceiling in nats (of the
         strategy `mixed_excluding`, the mean over prediction steps), size in MB, and folder.
     """
-    if card is not None and card not in shipped_names():
-        raise ValueError(f"`card`={card!r} is not one of {', '.join(shipped_names())}")
+    if card is not None:
+        Choices(tuple(shipped_names())).check("`card`", card)
     return [_facts(name) for name in shipped_names()]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cpc.config.argument_rules import Choices
 from cpc.data.audio.alignment_formats import (
     Track,
     index_aligned_phones,
@@ -118,8 +119,7 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
         root, files = path, _files_below(path)
     elif path.is_file():
         root, files = path.parent, [path]
-        if path.suffix.lower() not in _FORMATS:
-            raise ValueError(f"{path}: the suffix is not that of a format; use one of {', '.join(_FORMATS)}")
+        Choices(tuple(_FORMATS)).check(f"{path}: the suffix", path.suffix.lower())
     else:
         raise ValueError(f"there are no alignments at {path}: it is neither a file nor a folder")
     if tier is not None and files[0].suffix.lower() != ".textgrid":

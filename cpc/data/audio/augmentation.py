@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import fft, signal
 
-from cpc.config.argument_rules import check_fields
+from cpc.config.argument_rules import Range, check_fields
 
 COLOURS = {"white": 0.0, "pink": 0.5, "brown": 1.0}  # by colour, the power of frequency with which amplitude falls
 _BAND_EDGE_HZ = 25.0  # beside a dropped band the gain rises from 0 to 1 within this width
@@ -161,8 +161,8 @@ class WaveformAugmentation:
             if isinstance(value, tuple | list) and not (len(value) == 2 and least <= value[0] <= value[1] <= most):
                 allowed = f"two numbers from {least:g} to {most:g}, the lower one first"
                 raise ValueError(f"`augmentation.{name}`={list(value)} must be {allowed}")
-            if isinstance(value, int | float) and not least < value <= most:
-                raise ValueError(f"`augmentation.{name}`={value:g} must be above {least:g}, at most {most:g}")
+            if isinstance(value, int | float):
+                Range(least, most, is_open=True).check(f"`augmentation.{name}`", value)
         if (band := self.noise_band_hz) is not None and band[1] - band[0] < _NARROWEST_HZ:
             raise ValueError(f"`augmentation.noise_band_hz`={list(band)} must be at least {_NARROWEST_HZ:g} Hz wide")
         if self.noise_snr_db is None and (self.noise != "white" or band is not None):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
+from cpc.config.argument_rules import Choices, Count, Seed, Share, Writable, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, named_groups, read_manifest
 from cpc.data.signals.folder import OPENERS, find_recordings, header_errors
@@ -249,8 +249,7 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
 
 def _label_columns(table: Path, key: str) -> dict[str, list[str]]:
     header, rows = read_table(table)
-    if key not in header:
-        raise ValueError(f"{table} has no column {key!r}; `label_key` is one of {', '.join(header)}")
+    Choices(tuple(header)).check(f"{table}: `label_key`", key)
     reserved = [name for name in header if name != key and name in ("path", *COUNT_COLUMNS)]
     if reserved:
         raise ValueError(f"{table} has the columns {reserved}, which the index fills itself: rename them")

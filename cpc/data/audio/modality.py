@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from cpc.config.argument_rules import Count, Positive
+from cpc.config.argument_rules import Count, Positive, Range
 from cpc.data.audio.alignments import Alignments, check_alignments, read_alignments, window_labels
 from cpc.data.audio.augmentation import COLOURS, Augmenter, WaveformAugmentation
 from cpc.data.audio.manifest import Manifest, read_manifest
@@ -118,8 +118,7 @@ class Audio(MapStyleModality):
         if self.shuffle_hours is None:
             return None
         num_windows = round(self.shuffle_hours * 3600 * sample_rate_hz / self.window_samples)
-        if num_windows < 16:
-            raise ValueError(f"`shuffle_hours`={self.shuffle_hours} holds {num_windows} windows, fewer than 16")
+        Range(16).check(f"`shuffle_hours`={self.shuffle_hours}: the number of its windows", num_windows)
         return num_windows
 
     def online_tasks(self, corpus: RecordingCorpus) -> Mapping[str, Sequence[str]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from cpc.config.argument_rules import Count, Share
+from cpc.config.argument_rules import Choices, Count, Share
 from cpc.data.map_style import MapStyleCorpus, MapStyleModality
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
@@ -85,8 +85,7 @@ class Sentences(MapStyleModality):
         if not is_training:
             return SentenceCorpus(self, encoder_vocabulary(encoder))
         books, split = self.books(), self.train_split
-        if split not in books.splits:
-            raise ValueError(f"{self.source} has no book of split {split!r}, from which the vocabulary is built")
+        Choices(tuple(dict.fromkeys(books.splits))).check(f"{self.source}: `train_split`", split)
         lines = books.split_books(split)
         vocabulary = build_vocabulary(lines, tokens="words", num_tokens=encoder.num_tokens, lower_case=True)
         encoder.vocabulary = vocabulary.description

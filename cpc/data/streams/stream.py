@@ -108,8 +108,7 @@ class BatchStream(ResumableIndex):
         *,
         made_from: Mapping[str, Any] | None = None,
     ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank}, but must lie in 0..{world_size - 1} (world_size={world_size})")
+        Range(0, world_size - 1).check(f"with world_size={world_size} the rank", rank)
         self._num_slots = np.asarray(num_slots, np.int64)
         self._num_starts = np.broadcast_to(np.asarray(num_starts, np.int64), self._num_slots.shape)
         if not self._num_slots.any():

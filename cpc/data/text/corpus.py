@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from cpc.config.argument_rules import Choices
 from cpc.data.store.atomic import build_atomically, build_once, json_text, write_json
 from cpc.data.store.untrusted import read_json
 from cpc.data.text.lines import EMBEDDED, Text
@@ -47,8 +48,7 @@ class TokenCorpus:
 
     def stream(self, split: str) -> Int[np.ndarray, " n"]:
         """Return the token ids of a split, `<eos>` first."""
-        if split not in self._streams:
-            raise ValueError(f"{self.text.source} has no split {split!r}; it has {', '.join(self._streams)}")
+        Choices(tuple(self._streams)).check(f"{self.text.source}: the split", split)
         return self._streams[split]
 
     def counts(self, split: str) -> Int[np.ndarray, " V"]:

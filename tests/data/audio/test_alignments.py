@@ -247,7 +247,7 @@ def test_a_folder_with_two_formats_is_refused(tmp_path):
 def test_what_is_not_there_says_what_is_expected(tmp_path):
     refuses("neither a file nor a folder", read_alignments, tmp_path / "absent.csv")
     refuses(r"no alignments\.csv, \.phn, \.TextGrid or \.ctm files", read_alignments, tmp_path)
-    refuses("is not that of a format", read_alignments, write(tmp_path / "a.lab", ""))
+    refuses(r"a\.lab: the suffix='\.lab' is not one of \.phn", read_alignments, write(tmp_path / "a.lab", ""))
     refuses("holds no alignments", read_alignments, write(tmp_path / "a.ctm", ""))
     (tmp_path / "a.ctm").unlink()
     write(tmp_path / "x" / "b.ctm", "u 1 0 1 a\n")

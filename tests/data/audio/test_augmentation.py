@@ -309,9 +309,9 @@ def test_clean_latents_are_predicted_from_changed_contexts(speech: Path, generat
     ("options", "message"),
     [
         ({}, "has no effect"),
-        ({"pitch_cents": 0}, "`augmentation.pitch_cents`=0 must be above 0, at most 1200"),
+        ({"pitch_cents": 0}, "`augmentation.pitch_cents`=0 must be positive and at most 1200"),
         ({"noise_snr_db": (15, 5)}, r"noise_snr_db`=\[15, 5\] must be two .* -100 to 100, the lower one first"),
-        ({"band_drop_hz": 9000}, "band_drop_hz`=9000 must be above 0, at most 8000"),
+        ({"band_drop_hz": 9000}, "band_drop_hz`=9000 must be positive and at most 8000"),
         ({"noise_snr_db": (5, 15), "noise_band_hz": (7000, 9000)}, "noise_band_hz`=.*from 0 to 8000"),
         ({"noise_snr_db": (5, 15), "noise_band_hz": (80, 85)}, "noise_band_hz`=.*at least 10 Hz wide"),
         ({"pitch_cents": 100, "noise": "pink"}, "have no effect without `augmentation.noise_snr_db`"),

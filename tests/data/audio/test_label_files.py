@@ -47,7 +47,7 @@ def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,word\n1,one\n", "has no column 'path'; `label_key` is one of name, word"),
+        ("name,word\n1,one\n", "`label_key`='path' is not one of name, word"),
         ("path,word\nx.wav,one\n", r"no cell in column 'path' .* of the 3 files: a cell is 'x.wav', a file 'a/1"),
         ("path,word\n1,one\n1,two\n", r"1 files have more than one row in .*:\n  1"),
         ("path,num_samples\n1,one\n", r"columns \['num_samples'\], which the index fills itself"),

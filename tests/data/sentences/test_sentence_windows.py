@@ -91,6 +91,6 @@ def test_packed_tokens_are_made_once(source: Path, monkeypatch: pytest.MonkeyPat
 def test_refusals(source: Path) -> None:
     refuses("no passage is of split 'test'; the splits are train, valid", opened(source).check, "test")
     refuses("`passage_sentences`=3 is less than `window_sentences`=4", opened, source, passage_sentences=3)
-    with pytest.raises(ValueError, match="has no book of split 'all'"):
+    with pytest.raises(ValueError, match="`train_split`='all' is not one of"):
         Sentences(source=str(source), train_split="all").open(SentenceEncoder(5, 4, 4), is_training=True)
     refuses("holds no vocabulary", Sentences(source=str(source)).open, SentenceEncoder(5, 4, 4))
