@@ -324,17 +324,19 @@ def draw_curves(found: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
     """Return a figure with a panel for each row: its columns by the number of labels."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.0 * len(found), 4.0), layout="constrained")
+    colours = {column: f"C{index}" for index, column in enumerate(c for c in COLUMNS if not c.endswith(STOPPED))}
+    figure, drawn = Figure(figsize=(4.0 * len(found), 4.0), layout="constrained"), dict[str, Any]()
     for index, (name, columns) in enumerate(found.items(), start=1):
         row, axes = ROWS[name], figure.add_subplot(1, len(found), index)
         for column, values in columns.items():
-            axes.plot(row.numbers, values, "o-", label=column)
+            (drawn[column],) = axes.plot(row.numbers, values, "o-", color=colours[column])
         axes.set(
             title=name.split(",")[0], xscale="log", xlabel=f"labels: {row.unit}", ylabel=row.figure.replace("_", " ")
         )
         axes.set_xticks(row.numbers, map(str, row.numbers))
         axes.minorticks_off()
-    figure.axes[0].legend()
+    named = [column for column in colours if column in drawn]
+    figure.legend([drawn[column] for column in named], named, loc="outside upper center", ncols=len(named))
     return figure
 
 
