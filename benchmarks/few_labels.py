@@ -353,6 +353,8 @@ def main() -> None:
     where.only = where.only or (PEOPLE_ROWS if where.normalise else list(ROWS))
     if where.normalise and (others := set(where.only) - set(PEOPLE_ROWS)):
         parser.error(f"--normalise {min(others)!r}: it is legal for {', '.join(map(repr, PEOPLE_ROWS))}")
+    if where.curves and not any(ROWS[name].numbers for name in where.only):
+        parser.error(f"--curves: none of {', '.join(map(repr, where.only))} has several numbers of labels")
     where.data = where.data.resolve()
     keep_freed_memory()
     prepare_processor()

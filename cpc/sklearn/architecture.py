@@ -19,6 +19,9 @@ from cpc.predictors import Bilinear
 _LONGEST_WINDOW_LATENTS = 128
 _GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
 _FEWEST_LATENTS = 12  # minimum number of latents of a recording of median length
+# Batches of one group that its windows must fill: the last batch is filled by windows drawn again, some of which are in
+# the batch already, and a copy of a target is a negative.
+_FEWEST_BATCHES = 3
 
 
 def new_model(
@@ -49,12 +52,14 @@ def new_model(
     skip_steps = encoder.overlapping_steps
     num_steps = min(options.num_steps, num_latents - 1 - skip_steps)
     if num_steps < 1:
-        found = f"recordings of at most {window_samples} samples (n_features = {longest} of one channel)"
-        legal = f"but a step needs {2 + skip_steps}: use longer recordings, or lower `strides`"
+        found = f"windows of {window_samples} samples (n_features = {longest} of one channel)"
+        legal = f"but a step needs {2 + skip_steps}: use longer recordings or windows, or lower `strides`"
         raise ValueError(f"{found} give {num_latents} latents, {legal}")
-    _, group = np.unique(np.array(subjects), return_inverse=True)
-    fewest = np.bincount(group, num_windows(lengths, window_samples)).min()  # more draws of a group would be copies
-    default = "same_speaker" if all(subjects) and fewest >= options.batch_size else "mixed"
+    is_long = np.array([encoder.num_latents(int(length)) > num_steps + skip_steps for length in lengths])
+    names, group = np.unique(np.array(subjects)[is_long], return_inverse=True)
+    windows = np.bincount(group, num_windows(lengths[is_long], window_samples))
+    are_enough = options.batch_size > 1 and windows.min() >= _FEWEST_BATCHES * options.batch_size
+    default = "same_speaker" if are_enough and "" not in names else "mixed"
     loss = Contrastive(options.negatives or default, skip_steps=skip_steps)
     return CPC(encoder, GRU(options.dim), Bilinear(num_steps), loss)
 

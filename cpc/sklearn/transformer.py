@@ -61,7 +61,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             model `init_from`; a new model keeps these units. None: X is in the units of the model.
         num_steps: furthest step that is predicted; fewer steps are predicted if windows are too short.
         negatives: strategy of negatives, a name in `cpc.candidates.STRATEGIES`. None: `same_speaker` if every recording
-            has a group and every group fills a batch, so that what tells subjects apart does not help; `mixed` if not.
+            has a group, and the windows of every group fill three batches; then differences between subjects do not
+            help. Otherwise `mixed`.
         window_samples: length of training windows; None: the length of the longest recording, but at most 128 latents.
         batch_size: windows per batch.
         max_steps: training steps; 0 leaves the network untrained.
@@ -79,8 +80,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Attributes:
         model_: the trained `cpc.CPC`, in eval mode.
         bound_: held-out `log N - L` of each step with ceiling and label, a `cpc.bounds.Bound`; None if `valid_share` is
-            0, fewer than two groups have recordings that are long enough for the furthest step, or the model
-            `init_from` has negatives of the same group, is not trained, and recordings have no groups.
+            0, fewer than two groups have recordings that are long enough for the furthest step, or nothing is trained,
+            negatives are of the same group, and a recording has no group.
         losses_: loss of each training step in nats.
         num_channels_: C.
         channel_names_: names of the channels, those of the model `init_from` or the columns of X; None: they have
@@ -143,15 +144,19 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         is_long = np.array([encoder.num_latents(int(length)) > model.steps[-1].k for length in lengths])
         negatives = model.loss_part.training_strategies
         by_group = negatives[0].startswith("same_speaker")
-        is_computed = self.max_steps > 0 or all(subjects) or not by_group  # an earlier model may need no loss here
-        splits = self._splits(subjects, is_long, float(self.valid_share * is_computed), seed)
+        lacks_groups = by_group and "" in np.array(subjects)[is_long]
+        if lacks_groups and self.max_steps and self.init_from is not None:
+            raise ValueError(
+                f"`init_from`={str(self.init_from)!r} has negatives of the same group: give `groups` to fit"
+            )
+        splits = self._splits(subjects, is_long, 0.0 if lacks_groups else float(self.valid_share), seed)
         num_train = int(num_windows(lengths, window_samples)[np.array(splits) == "train"].sum())
         data = Signals(
             source="(arrays)",
             sample_rate_hz=float(encoder.sample_rate_hz),
             window_seconds=window_samples / encoder.sample_rate_hz,
             batch_size=max(1, min(self.batch_size, num_train)),
-            sampler="same_speaker" if by_group and is_computed else "uniform",
+            sampler="same_speaker" if by_group else "uniform",
             seed=seed,
         )
         num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
@@ -166,6 +171,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         table = Recordings(source="arrays", names=names, sample_rate_hz=rate, **labels)
         corpus = RecordingCorpus(table, encoder, window_samples, partial(ArraySignals, recordings))
         for split in sorted({"train", "valid"} & set(splits)):
+            is_computed = self.max_steps > 0 or split == "valid"
             data.check_split(corpus, split, negatives if is_computed else [], negatives[0])
         data.prepare(corpus, is_training=True)
         windows = data.initialisation_batch(corpus)
@@ -174,14 +180,17 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         else:
             data.standardise(encoder, corpus)
             model.initialise_from(windows)
-        self.losses_ = train(
-            model.to(find_device(self.device)),
-            data.training(corpus, model),
-            max_steps=self.max_steps,
-            learning_rate=self.learning_rate,
-            seed=seed,
-            verbose=self.verbose,
-        )
+        model.to(find_device(self.device)).eval()
+        self.losses_ = []
+        if self.max_steps:
+            self.losses_ = train(
+                model,
+                data.training(corpus, model),
+                max_steps=self.max_steps,
+                learning_rate=self.learning_rate,
+                seed=seed,
+                verbose=self.verbose,
+            )
         protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
         bounds = held_out_bounds(model, data.held_out(corpus, model), [protocol]) if "valid" in splits else {}
         self.bound_ = bounds.get(protocol)

@@ -37,9 +37,8 @@ features = model.transform(X)
 
 # %% Did it learn?
 # `bound_` is `log N - L` of the person who was held out. It should lie clearly above
-# zero and below its ceiling. Negatives are of the same person (`same_speaker`, the
-# default with groups), also of the recording itself. With these it is a sign of
-# learning, but not a bound on information.
+# zero and below its ceiling. With candidates of the recording itself (`mixed`, the
+# default) it is a sign of learning, but not a bound on information.
 
 bound = model.bound_
 nats = np.array(bound.mi_bound_nats)

@@ -230,6 +230,13 @@ def test_classes_of_a_tar_are_folders_and_damage_is_named(tmp_path: Path) -> Non
     assert not (tmp_path / "none").exists()
 
 
+def test_a_name_that_comes_twice_is_named(tmp_path: Path) -> None:
+    for folder in "ab":
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        tar(tmp_path / "in" / folder / "0.tar", ("1.png", png(np.zeros((2, 2), np.uint8))))
+    refuses(r"row 1 is .*0-1\.png, .* already", download_dataset, str(tmp_path / "in"), out=tmp_path / "out")
+
+
 def test_a_tar_that_ends_early_is_named(tmp_path: Path) -> None:
     """Cut between members, joined to another, or with a damaged header: `tarfile` ends there without a word."""
     members = [(f"{number}.png", png(np.full((9, 9), number, np.uint8))) for number in range(4)]

@@ -151,18 +151,35 @@ def test_groups_are_the_batches_of_same_speaker_negatives(recordings: np.ndarray
     refuses("have no group", CPCTransformer(**SMALL, negatives="same_speaker").fit, recordings)
 
 
-def test_negatives_are_of_the_same_group_if_groups_fill_batches(recordings: np.ndarray, tmp_path: Path) -> None:
-    groups, made = np.arange(24) // 6, {}
-    for batch_size, negatives in ((6, "same_speaker"), (7, "mixed")):
-        made[negatives] = CPCTransformer(**SMALL | {"batch_size": batch_size}).fit(recordings, groups=groups)
-        assert made[negatives].model_.loss_part.negatives == negatives
-        assert made[negatives].bound_.strategy == negatives
-    made["same_speaker"].save(tmp_path / "model")
+def test_negatives_are_of_the_same_group_if_groups_fill_batches(recordings: np.ndarray) -> None:
+    """Six windows are three batches of two. A recording that is too short to train on decides nothing."""
+    groups = [*np.repeat(list("abcd"), 6), "e"]
+    with_short = [*recordings, recordings[0][:3]]
+    for batch_size, names, negatives in (
+        (2, groups, "same_speaker"),
+        (3, groups, "mixed"),
+        (1, groups, "mixed"),
+        (2, [None, *groups[1:]], "mixed"),
+        (2, [*groups[:-1], None], "same_speaker"),
+    ):
+        made = CPCTransformer(**SMALL | {"batch_size": batch_size}).fit(with_short, groups=names)
+        assert made.model_.loss_part.negatives == made.bound_.strategy == negatives
+        sampler = "same_speaker" if negatives == "same_speaker" else "uniform"
+        assert made._provenance["data"]["init_args"]["sampler"] == sampler
+
+
+def test_a_model_of_negatives_of_the_same_group_is_trained_further_with_groups(
+    recordings: np.ndarray, tmp_path: Path
+) -> None:
+    groups = np.arange(24) // 6
+    CPCTransformer(**SMALL, negatives="same_speaker").fit(recordings, groups=groups).save(tmp_path / "model")
     earlier = {**SMALL, "init_from": tmp_path / "model"}
-    refuses("have no group", CPCTransformer(**earlier).fit, recordings)
-    assert CPCTransformer(**earlier | {"max_steps": 0}).fit(recordings).bound_ is None
-    again = CPCTransformer(**earlier | {"max_steps": 0}).fit(recordings, groups=groups)
-    assert again.bound_.strategy == "same_speaker"
+    refuses("has negatives of the same group: give `groups` to fit", CPCTransformer(**earlier).fit, recordings)
+    as_it_is = CPCTransformer(**earlier | {"max_steps": 0})
+    assert as_it_is.fit(recordings).bound_ is None
+    assert as_it_is.fit(recordings[:1], groups=["a"]).bound_ is None
+    assert as_it_is.fit(recordings, groups=groups).bound_.strategy == "same_speaker"
+    assert as_it_is._provenance["data"]["init_args"]["sampler"] == "same_speaker"
 
 
 def test_inputs_are_refused(recordings: np.ndarray) -> None:

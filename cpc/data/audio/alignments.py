@@ -119,7 +119,7 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
         root, files = path, _files_below(path)
     elif path.is_file():
         root, files = path.parent, [path]
-        Choices(tuple(_FORMATS)).check(f"{path}: the suffix", path.suffix.lower())
+        Choices(_FORMATS).check(f"{path}: the suffix", path.suffix.lower())
     else:
         raise ValueError(f"there are no alignments at {path}: it is neither a file nor a folder")
     if tier is not None and files[0].suffix.lower() != ".textgrid":

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from cpc.config.argument_rules import Range
 from cpc.data.batch import Batch
 from cpc.data.store.packed import PackedRows, bit_sums
 from cpc.data.streams.stream import Draw, UniformBatches, digest
@@ -40,8 +41,7 @@ class PackedRecordings(PackedRows):
 
     def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t ..."]:
         """Return samples, `[t]` in [-1, 1] or `[t, C]`, NaN if missing; fewer than `num_samples` only at the end."""
-        if start < 0:
-            raise ValueError(f"start={start}, but the first sample of a recording has index 0")
+        Range(0).check("start", start)
         if self._view is not None:
             stored, columns, factors = self._view
             return (stored.read(row, start, num_samples)[:, columns] * factors).astype(np.float32)

@@ -33,7 +33,7 @@ def test_streams_begin_with_the_end_of_a_line(folder: Path) -> None:
     assert corpus.stream("train").tolist() == [1, 0, 3, 0, 1, 2, 0, 1]
     assert corpus.stream("valid").tolist() == [1, 0, 2, 1]
     assert corpus.counts("train").tolist() == [3, 2, 1, 1]
-    refuses("the split='other' is not one of", corpus.stream, "other")
+    refuses("the split='other' is not one of test, train, valid", corpus.stream, "other")
 
 
 def test_a_pack_is_made_once_and_shared_with_a_trained_vocabulary(folder: Path) -> None:
