@@ -116,6 +116,7 @@ def notebook() -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked_types")  # as readers run
 @pytest.mark.parametrize(("number", "source"), [(0, "own_audio"), (1, "own_images"), (2, "beside_configs")])
 def test_the_lines_for_a_notebook_end_in_a_table_of_probes(

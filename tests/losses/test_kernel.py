@@ -204,6 +204,7 @@ print("compiled")
 """
 
 
+@pytest.mark.slow
 def test_it_compiles_for_a_gpu() -> None:
     """The first stage of Triton's compiler, which needs no GPU, in a process without the interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

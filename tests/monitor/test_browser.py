@@ -158,6 +158,7 @@ def zoom_in(page: Page, name: str, change: str, until_it_is: str) -> None:
     raise AssertionError(f"in vain: {until_it_is}")
 
 
+@pytest.mark.slow
 def test_what_a_reader_sees_and_does_with_two_runs(address: str, opened: Callable[..., Page], unchanged: Path) -> None:
     page = opened(address)
     until(page, f"{figure('bound')}._fullData.length >= 3")

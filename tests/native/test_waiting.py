@@ -87,6 +87,7 @@ def run(program: str) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.slow
 @needs_two_cores
 def test_idle_threads_let_the_others_sleep_and_change_no_number_as_beside_busy_processes() -> None:
     """A thread that sleeps gives its core up at every wait; one that spins does so hardly ever."""

@@ -109,6 +109,7 @@ def test_batches_and_statistics_are_those_of_the_pack(local: Path, sharded: Path
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(cut.samples)).read(row, 7, length), expected)
 
 
+@pytest.mark.slow
 def test_faults_of_a_server_change_nothing(local: Path, url: str, tmp_path: Path) -> None:
     Faulty.faults = ["500", "half", "drop", "500"] * 2 + ["", "other", "longer", "shorter", "half", "500"] * 2
     assert batches(url, cache_dir=tmp_path / "cache") == batches(local)
