@@ -191,7 +191,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 seed=seed,
                 verbose=self.verbose,
             )
-        protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
+        protocol = EvalProtocol(negatives[0], model.loss_part.num_negatives)
         bounds = held_out_bounds(model, data.held_out(corpus, model), [protocol]) if "valid" in splits else {}
         self.bound_ = bounds.get(protocol)
         self.model_ = model
