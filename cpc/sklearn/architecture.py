@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from cpc.contexts import GRU
 from cpc.encoders import SignalEncoder
@@ -55,7 +55,7 @@ def new_model(
         found = f"windows of {window_samples} samples (n_features = {longest} of one channel)"
         legal = f"but a step needs {2 + skip_steps}: use longer recordings or windows, or lower `strides`"
         raise ValueError(f"{found} give {num_latents} latents, {legal}")
-    is_long = np.array([encoder.num_latents(int(length)) > num_steps + skip_steps for length in lengths])
+    is_long = reach(encoder, lengths, num_steps + skip_steps)
     names, group = np.unique(np.array(subjects)[is_long], return_inverse=True)
     windows = np.bincount(group, num_windows(lengths[is_long], window_samples))
     are_enough = options.batch_size > 1 and windows.min() >= _FEWEST_BATCHES * options.batch_size
@@ -67,6 +67,11 @@ def new_model(
 def length_of_windows(window_samples: int | None, encoder: Any, longest: int) -> int:
     """Return the length of training windows, which is at most that of the longest recording."""
     return min(window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
+
+
+def reach(encoder: Any, lengths: np.ndarray, furthest: int) -> Bool[np.ndarray, " n"]:
+    """Return which recordings are long enough to predict `furthest` latents ahead; others are not trained on."""
+    return np.array([encoder.num_latents(int(length)) > furthest for length in lengths])
 
 
 def num_windows(lengths: np.ndarray, window_samples: int) -> Int[np.ndarray, " n"]:

@@ -33,7 +33,7 @@ from cpc.encoders.encoder import check_scale
 from cpc.evaluation import held_out_bounds
 from cpc.losses import EvalProtocol
 from cpc.model import CPC
-from cpc.sklearn.architecture import length_of_windows, new_model, num_windows
+from cpc.sklearn.architecture import length_of_windows, new_model, num_windows, reach
 from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings, similar_lengths
 from cpc.sklearn.training import models_on_cpu, train
 
@@ -141,7 +141,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         recordings = self._in_units_of(model, recordings)
         encoder, longest = model.encoder, int(lengths.max())
         window_samples = length_of_windows(self.window_samples, encoder, longest)
-        is_long = np.array([encoder.num_latents(int(length)) > model.steps[-1].k for length in lengths])
+        is_long = reach(encoder, lengths, model.steps[-1].k)
         negatives = model.loss_part.training_strategies
         by_group = negatives[0].startswith("same_speaker")
         lacks_groups = by_group and "" in np.array(subjects)[is_long]

@@ -21,6 +21,7 @@ from cpc.data.streams.stream import Draw, UniformBatches, digest
 
 LOUDEST = 32768
 _SCALE = np.float32(1 / LOUDEST)
+_STARTS = Range(0)  # made once: every window is read
 
 
 class PackedRecordings(PackedRows):
@@ -41,7 +42,7 @@ class PackedRecordings(PackedRows):
 
     def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t ..."]:
         """Return samples, `[t]` in [-1, 1] or `[t, C]`, NaN if missing; fewer than `num_samples` only at the end."""
-        Range(0).check("start", start)
+        _STARTS.check("start", start)
         if self._view is not None:
             stored, columns, factors = self._view
             return (stored.read(row, start, num_samples)[:, columns] * factors).astype(np.float32)
