@@ -65,7 +65,7 @@ def gather_style_contrast(
         candidates = torch.cat([rearrange(latents[:, k:], "b t d -> b t 1 d"), pool[drawn]], 2)
         scores = (rearrange(queries, "b t d -> b t 1 d") * candidates).sum(3)
         scores = rearrange(scores, "b t n -> (b t) n")
-        losses.append(F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long)))
+        losses.append(F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device)))
     return torch.stack(losses).mean()
 
 

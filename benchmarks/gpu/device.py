@@ -6,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -59,7 +59,8 @@ class Device:
         print(json.dumps({key: _rounded(value) for key, value in row.items()}), flush=True)
         if self.is_gpu:
             gc.collect()
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # some errors of CUDA last for the rest of the process
+                torch.cuda.empty_cache()
         return row
 
     @property

@@ -55,7 +55,7 @@ def measured(on: Device, size: int, precision: str, loss: LossFunction, rounds_i
 
 
 def loss_rows(on: Device, is_quick: bool) -> list[Row]:
-    """Ours and others at every size and precision, then our tiles."""
+    """Ours at every size and precision, our tiles, then others."""
     sizes = (256, 512) if is_quick else (16384, 65536)
     planned = {size: all_candidates(size, on.device) for size in sizes}
 
@@ -74,7 +74,6 @@ def loss_rows(on: Device, is_quick: bool) -> list[Row]:
             loss = ours(size, precision)
             rows.append(on.tried(f"{size}, {precision}, ours", measured, on, size, precision, loss))
         rows.append(on.tried(f"{size}, bf16, ours, through info_nce", measured, on, size, "bf16", called))
-    rows += tried(foreign(), sizes)
     for size in reversed(sizes):
         for setting in ({"GPU_SHARE": share} for share in SHARES):
             rows.append(_with(tiles, setting, on, size, ours(size, "bf16")))
@@ -83,7 +82,7 @@ def loss_rows(on: Device, is_quick: bool) -> list[Row]:
 
             for setting in ({"BLOCK": block} for block in BLOCKS):
                 rows.append(_with(kernel, setting, on, size, ours(size, "bf16")))
-    return rows + tried(materialised(on), sizes[:1])  # scores of 65,536 rows take 16 GiB
+    return rows + tried(foreign(), sizes) + tried(materialised(on), sizes[:1])  # scores of 65,536 rows take 16 GiB
 
 
 def _with(module: Any, setting: dict[str, int], on: Device, size: int, loss: LossFunction) -> Row:

@@ -125,20 +125,20 @@ def _measured(
 
 
 def compile_rows(on: Device, is_quick: bool) -> list[Row]:
-    """The recurrence by itself, the step with a compiled model, and the steps of `--compile reduce-overhead`."""
+    """The recurrence by itself, the steps of `--compile reduce-overhead`, and the step with a compiled model."""
     size, contexts = (2, (GRU,)) if is_quick else (64, (GRU, LSTM))
     rows = [
         on.tried(f"{size} windows, {context.__name__} alone, {way}", _recurrence, on, size, context, way)
         for context, way in product(contexts, ("autocast", "float32", "operator"))
     ]
     rows += [
-        on.tried(f"{size} windows, {context.__name__}, all, bf16, compiled", _compiled, on, size, context)
-        for context in contexts
-    ]
-    return rows + [
         on.tried(f"{size} windows, {context.__name__}, all, bf16, step graphs", _replayed, on, size, context)
         for size, context in product((64, 8), contexts)
         if on.is_gpu
+    ]
+    return rows + [
+        on.tried(f"{size} windows, {context.__name__}, all, bf16, compiled", _compiled, on, size, context)
+        for context in contexts
     ]
 
 

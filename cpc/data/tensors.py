@@ -43,6 +43,23 @@ def move(x: Tensor, device: torch.device) -> Tensor:
     return (x.pin_memory() if is_upload else x).to(device, non_blocking=True)
 
 
+def fetch(x: Tensor) -> Callable[[], Tensor]:
+    """Start to copy a tensor to the host; the function that is returned waits until the copy is there.
+
+    It waits for what was computed before this call, not for what a GPU got to compute since.
+    """
+    if not x.is_cuda:
+        return lambda: x
+    copy = x.to("cpu", non_blocking=True)  # torch pins its memory
+    arrived = torch.cuda.current_stream(x.device).record_event()
+
+    def wait() -> Tensor:
+        arrived.synchronize()
+        return copy
+
+    return wait
+
+
 def moved(value: Any, device: torch.device) -> Any:
     """Copy the tensors of a value, also those inside of tuples, to a device; other values stay."""
     if isinstance(value, tuple):

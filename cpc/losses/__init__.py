@@ -5,7 +5,7 @@
 | `definition.py` | InfoNCE on one page: rows, candidates and equation 4 |
 | `contrastive.py`, `local_contrastive.py` | the parts of a model: output and sequences -> loss |
 | `ranks.py` | latents and identities of all ranks |
-| `sequences.py`, `rows.py` | lengths and identities; queries and the latents that they predict |
+| `sequences.py` | lengths and identities; queries and the latents that they predict |
 | `candidate_sets.py` | rows, candidates and negatives of a batch, on the host |
 | `engine/` | the definition, computed fast |
 | `output.py` | losses of rows, and their sums by step and sequence |

@@ -23,7 +23,7 @@ from cpc.losses.engine import divide_by_temperature
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, accepted, objective_of
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
-from cpc.losses.ranks import gather_row_counts
+from cpc.losses.ranks import gather_integers
 from cpc.losses.sequences import Sequences, positions_ahead
 from cpc.predictors import Output
 
@@ -168,7 +168,7 @@ class ClassTableLoss(Loss):
         query = ((ahead >= 0) & rearrange(sequences.is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
         # Held-out text may end earlier on some ranks, which then stop calling this. Its sums need no weight.
-        counts = gather_row_counts(num_rows) if measure is None else num_rows[None]
+        counts = gather_integers(num_rows) if measure is None else num_rows[None]
         if bool((counts.sum(1) == 0).any()):  # on any rank: all ranks raise, so that none waits
             raise ValueError("no latent of the batch is followed by a known class: give labels")
         weights = len(counts) * row_weights(query % num_steps, counts.sum(0))

@@ -78,9 +78,9 @@ def gather_latents(latents: Float[Tensor, "B ... D"], share: Share) -> Float[Ten
     return rearrange(latents, "b ... d -> (b ...) d")
 
 
-def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
-    """Return the number of rows of each rank and step, given those of this rank. All ranks must call this together."""
-    own = rearrange(num_rows, "k -> 1 k")
+def gather_integers(own: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
+    """Return the integers of each rank, given those of this rank. All ranks must call this together."""
+    own = rearrange(own, "k -> 1 k")
     return _all_gather(own) if _has_other_ranks() else own
 
 

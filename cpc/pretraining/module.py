@@ -9,6 +9,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -20,6 +21,7 @@ from cpc.config.description import describe, without_removed
 from cpc.contexts.context import time_constants
 from cpc.data.batch import Batch
 from cpc.data.modality import Modality
+from cpc.data.tensors import fetch
 from cpc.evaluation import held_out_bounds
 from cpc.losses import Contrastive
 from cpc.losses.loss import EvalProtocol, Loss
@@ -113,8 +115,8 @@ class Pretraining(pl.LightningModule):
         self.seed = seed
         self.tally = BoundTally(self.model.steps)  # training batches since the last record
         self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, if batches are continuous
-        # The last step with its loss and its sequence ids; None after the check of the loss.
-        self._unchecked: tuple[int, ContrastiveOutput, Tensor | None] | None = None
+        # Whether the loss of the last step is finite, the step, its loss and sequence ids; None after the check.
+        self._unchecked: tuple[Callable[[], Tensor], int, ContrastiveOutput, Tensor | None] | None = None
         self._restored: dict[str, Any] | None = None  # this rank's state in a checkpoint
         self._settings_changed = False  # seconds since the checkpoint
 
@@ -136,10 +138,13 @@ class Pretraining(pl.LightningModule):
 
     def _check_compile_mode(self) -> None:
         is_graph, is_compiled = self.compile_mode == "reduce-overhead", self.compile_mode != "off"
+        is_parallel = isinstance(
+            self.trainer.strategy, ParallelStrategy
+        )  # on one device too: DDP has hooks on gradients
         for applies, problem, other in (
             (is_compiled and self.num_chunks > 1, f"with model.num_chunks={self.num_chunks}", "off"),
             (is_graph and self.trainer.strategy.root_device.type != "cuda", "without a GPU", "default"),
-            (is_graph and self.trainer.world_size > 1, "on several devices", "default"),
+            (is_graph and is_parallel, "with a trainer.strategy for several devices", "default"),
             (is_graph and self.trainer.precision == "16-mixed", "with trainer.precision=16-mixed", "default"),
             (is_graph and self.data.is_continuous, f"with {self.data.name}, whose contexts continue", "default"),
             (is_graph and not isinstance(self.model.loss_part, Contrastive), "with this model.loss", "default"),
@@ -154,7 +159,13 @@ class Pretraining(pl.LightningModule):
             self._draws.manual_seed(int(torch.randint(2**63 - 1, (), generator=self.generator)))
         latents, contexts, contrast = (self._graphs or self._compute_step)(batch)
         self.require_finite_loss()  # check the previous step while a GPU computes this step
-        self._unchecked = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
+        is_finite = fetch(torch.isfinite(contrast.loss.detach()))
+        self._unchecked = (
+            is_finite,
+            self.global_step,
+            contrast._replace(loss=contrast.loss.detach()),
+            batch.sequence_id,
+        )
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": latents, "contexts": contexts}
 
@@ -205,9 +216,9 @@ class Pretraining(pl.LightningModule):
     def require_finite_loss(self) -> None:
         """Raise FloatingPointError if the loss of the last step is not finite, unless it was checked before."""
         unchecked, self._unchecked = self._unchecked, None
-        if unchecked is None or bool(torch.isfinite(unchecked[1].loss)):
+        if unchecked is None or bool(unchecked[0]()):
             return
-        step, contrast, sequence_id = unchecked
+        _, step, contrast, sequence_id = unchecked
         is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
         steps = ", ".join(each.name for each, bad in zip(self.model.steps, is_broken, strict=True) if bad)
         ids = None if sequence_id is None else sequence_id.tolist()

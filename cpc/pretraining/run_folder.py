@@ -23,6 +23,7 @@ from cpc.data.store.atomic import append_record, drop_records_after, write_atomi
 from cpc.data.store.fingerprints import describe_copies, merged
 from cpc.data.tensors import describe_device
 from cpc.losses.engine import rounding_of
+from cpc.losses.ranks import gather_integers
 from cpc.pretraining.module import Pretraining
 from cpc.probes.tracker import Tracker, event_record
 
@@ -136,9 +137,9 @@ class RunFolder(Checkpoint):
             return
         self._last_step = step
         # A signal may reach only one rank. All ranks must stop together, or the others would wait for ever.
-        if trainer.strategy.reduce_boolean_decision(bool(self._stop_signal), all=False) and step < trainer.max_steps:
-            self.stopped_by = max(pl_module.gather_from_ranks(self._stop_signal))
-            trainer.should_stop = True
+        stop_signal = int(gather_integers(torch.tensor([self._stop_signal])).max())
+        if stop_signal and step < trainer.max_steps:
+            self.stopped_by, trainer.should_stop = stop_signal, True
         is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # `max_time` is over
         should_evaluate = step % self.eval_every_steps == 0 or is_last
         should_save = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop

@@ -57,13 +57,13 @@ class StepGraphs:
         self._latest = key
         self.num_steps += 1
         with self._on_stream():
-            if key not in self._graphs and self._num_alike > NUM_WARM_UPS and len(self._graphs) < MAX_GRAPHS:
-                self._graphs[key] = self._capture(batch)
             if key in self._graphs:
                 self.num_replayed += 1
                 result, gradients = self._replay(key, batch)
             else:
                 result, gradients = self._compute_gradients(batch)
+                if self._num_alike == NUM_WARM_UPS and len(self._graphs) < MAX_GRAPHS:
+                    self._graphs[key] = self._capture(batch)  # at once, while the plans of this step are kept
             loss = attach_gradients(result.contrast.loss, self.parameters, gradients)
         return result._replace(contrast=result.contrast._replace(loss=loss))
 

@@ -14,6 +14,7 @@ from cpc.config.argument_rules import Positive, Range, checked
 from cpc.contexts.grid import is_grid
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
+from cpc.data.tensors import move
 from cpc.model import CPC
 
 SCHEMA = 1
@@ -178,7 +179,8 @@ class OnlineProbe(pl.Callback):
         is_labelled = labels >= 0
         if num_valid is not None:
             is_labelled &= torch.arange(x.shape[1]) < rearrange(num_valid, "b -> b 1")
-        return x[is_labelled].float(), labels[is_labelled].to(x.device, non_blocking=True)
+        index = move(is_labelled.flatten().nonzero()[:, 0], x.device)  # a mask as index would make a GPU wait
+        return x.flatten(0, 1)[index].float(), move(labels[is_labelled], x.device)
 
     def _scores(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         return F.linear((x - self.mean) * self.variance.clamp(min=1e-12).rsqrt(), self.weight, self.bias)

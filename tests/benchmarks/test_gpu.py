@@ -22,10 +22,15 @@ ON = Device("cpu")
 @pytest.mark.usefixtures("unchecked_types")
 def test_parts_run_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "gpu.json"
-    command.main(["--device", "cpu", "--quick", "--parts", "step", "loss", "drawn", "--out", str(out)])
+    command.main(["--device", "cpu", "--quick", "--parts", "step", "loss", "train", "drawn", "--out", str(out)])
     printed = capsys.readouterr().out.splitlines()
     figures, found = json.loads(printed[-1]), json.loads(out.read_text())
-    for part, figure in (("step", "windows_per_second"), ("loss", "ms"), ("drawn", "ms")):
+    for part, figure in (
+        ("step", "windows_per_second"),
+        ("loss", "ms"),
+        ("train", "windows_per_second"),
+        ("drawn", "ms"),
+    ):
         assert figures[f"{part}_errors"] == 0
         assert figures[part] == {row["name"]: pytest.approx(row[figure], rel=1e-3) for row in found[part]}
         assert all(value > 0 for value in figures[part].values())

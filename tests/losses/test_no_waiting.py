@@ -116,6 +116,27 @@ def test_a_whole_training_step() -> None:
         training.training_step(there, 1)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", [{}, {"num_negatives": 4}], ids=["all", "drawn"])
+def test_a_gpu_is_never_waited_for(options: dict) -> None:
+    """Operators of the second of two steps, the first of which plans the batch and compiles kernels."""
+    device = torch.device("cuda")
+    training = Pretraining(AudioEncoder(8), GRU(8), Bilinear(3), Contrastive(**options))
+    batch = Batch.of(torch.randn(8, 1600))._replace(**KNOWN)
+    training.model.initialise_from(batch.x)
+    training.to(device)
+    training._trainer = MagicMock(spec=pl.Trainer, world_size=1, global_step=3)
+    training._trainer.datamodule = MagicMock(modality=MagicMock(spec=Modality, is_continuous=False))
+    for mode in ("default", "error"):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            there = PretrainingData.transfer_batch_to_device(MagicMock(), batch, device, 0)
+            training.training_step(there, 0)["loss"].backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
 class HostCopies(TorchDispatchMode):
     """Lists operators that copy from the host. Operators take the value of a tensor without axes along."""
 

@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch.utils._pytree import tree_leaves
 
 from cpc.checkpoint import read_checkpoint
@@ -86,7 +88,7 @@ def test_a_model_that_does_not_compile_is_an_error(
     [
         ("default", {"num_chunks": 2}, "default does not work with model.num_chunks=2: choose off"),
         ("reduce-overhead", {"device": "cpu"}, "reduce-overhead does not work without a GPU: choose default"),
-        ("reduce-overhead", {"world_size": 2}, "several devices"),
+        ("reduce-overhead", {"strategy": DDPStrategy}, "with a trainer.strategy for several devices: choose default"),
         ("reduce-overhead", {"precision": "16-mixed"}, "16-mixed"),
         ("reduce-overhead", {"is_continuous": True}, "Text, whose contexts continue"),
         ("reduce-overhead", {"loss": torch.nn.Identity()}, "with this model.loss: choose default"),
@@ -95,13 +97,13 @@ def test_a_model_that_does_not_compile_is_an_error(
     ],
 )
 def test_what_a_mode_does_not_work_with(mode: str, changes: dict[str, Any], words: str | None) -> None:
-    given = {"num_chunks": 1, "device": "cuda", "world_size": 1, "precision": "bf16-mixed", "is_continuous": False}
-    given |= {"loss": Contrastive()} | changes
-    strategy = SimpleNamespace(root_device=torch.device(given["device"]))
+    given = {"num_chunks": 1, "device": "cuda", "precision": "bf16-mixed", "is_continuous": False}
+    given |= {"strategy": SingleDeviceStrategy, "loss": Contrastive()} | changes
+    strategy = MagicMock(spec=given["strategy"], root_device=torch.device(given["device"]))
     stub = SimpleNamespace(
         compile_mode=mode,
         num_chunks=given["num_chunks"],
-        trainer=SimpleNamespace(strategy=strategy, world_size=given["world_size"], precision=given["precision"]),
+        trainer=SimpleNamespace(strategy=strategy, precision=given["precision"]),
         data=SimpleNamespace(name="Text", is_continuous=given["is_continuous"]),
         model=SimpleNamespace(loss_part=given["loss"]),
     )

@@ -45,6 +45,7 @@ def loss_and_gradients(
     if num_rows == 0:
         return accuracy, LossAndGradients(loss[:, None], loss[:, None], scores, target_grads)
     log_count_stride = 0 if log_count is None or len(log_count) == 1 else num_candidates  # 0: all rows share it
+    block = min(BLOCK, max(16, triton.next_power_of_2(num_candidates)))
     with torch.cuda.device_of(scores):  # Triton launches on the current device
         inputs = (own, targets, log_count_targets, width, num_times, sequence, bias, log_count, weight, hits)
         _row[(num_rows,)](
@@ -52,8 +53,10 @@ def loss_and_gradients(
             *map(_rows, inputs),
             *(num_candidates, num_targets, scores.stride(0), log_count_stride),
             form=form,
+            HAS_COUNTS=num_times is not None and num_times.dtype != torch.bool,
             NUM_TARGETS=triton.next_power_of_2(num_targets),
-            BLOCK=min(BLOCK, max(16, triton.next_power_of_2(num_candidates))),
+            BLOCK=block,
+            IS_WHOLE=num_candidates % block == 0,
             num_warps=8,
         )
     factor = torch.ones_like(loss)[:, None]
@@ -91,33 +94,39 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
 
 
 @_jit
+def _load(pointers, there, default, IS_WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    if IS_WHOLE:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=there, other=default)
+
+
+@_jit
 def _candidates(  # type: ignore[no-untyped-def]
-    columns, scores, own, num_times, bias, log_count, term_weight, num, num_targets, NUM_TARGETS: tl.constexpr
+    columns, scores, num_times, bias, log_count, term_weight, num, HAS_COUNTS: tl.constexpr, IS_WHOLE: tl.constexpr
 ):
-    """Return scores F and G of the other candidates, -inf for targets and what is no candidate; counts; weights.
+    """Return scores F and G of the other candidates, -inf for what is no candidate; counts and weights, or 1.
 
     All pointers are those of the row.
     """
     there = columns < num
-    x = tl.load(scores + columns, mask=there, other=-float("inf")).to(tl.float32)
-    times = tl.where(there, 1.0, 0.0)
+    x = _load(scores + columns, there, -float("inf"), IS_WHOLE).to(tl.float32)
+    times = 1.0
     if bias is not None:
-        x += tl.load(bias + columns, mask=there, other=0.0)
+        x += _load(bias + columns, there, 0.0, IS_WHOLE)
     if num_times is not None:
-        times = tl.load(num_times + columns, mask=there, other=0).to(tl.float32)
-        x = tl.where(times > 0, x, -float("inf"))
-    if own is not None:
-        for i in tl.static_range(NUM_TARGETS):
-            target = tl.load(own + i, mask=i < num_targets, other=-1)
-            x = tl.where(columns == target, -float("inf"), x)
+        given = _load(num_times + columns, there, 0, IS_WHOLE)
+        x = tl.where(given > 0, x, -float("inf"))
+        if HAS_COUNTS:
+            times = given.to(tl.float32)
     g = x
     if log_count is not None:
-        count = tl.load(log_count + columns, mask=there, other=float("inf"))
+        count = _load(log_count + columns, there, 0.0, IS_WHOLE)
         x = tl.where(count == float("inf"), -float("inf"), x)
         g = x - count
     weight = times
     if term_weight is not None:
-        weight *= tl.load(term_weight + columns, mask=there, other=0.0)
+        weight *= _load(term_weight + columns, there, 0.0, IS_WHOLE)
     return x, g, times, weight
 
 
@@ -142,8 +151,10 @@ def _row(  # type: ignore[no-untyped-def]
     scores_stride,
     log_count_stride,
     form: tl.constexpr,
+    HAS_COUNTS: tl.constexpr,
     NUM_TARGETS: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
 ):
     """Compute one row: its loss, its accuracy, and the gradients of its scores."""
     inf = float("inf")
@@ -171,6 +182,9 @@ def _row(  # type: ignore[no-untyped-def]
         target = tl.load(scores + place, mask=has_target, other=-inf).to(tl.float32)
         if bias is not None:
             target += tl.load(bias + place, mask=has_target, other=0.0)
+        tl.debug_barrier()  # all warps have read the targets, which are no candidates below
+        tl.store(scores + place, tl.full([NUM_TARGETS], -inf, scores.dtype.element_ty), mask=has_target)
+        tl.debug_barrier()
     else:
         target = tl.load(targets + row * num_targets + t, mask=has_target, other=-inf).to(tl.float32)
     if log_count_targets is not None:
@@ -189,13 +203,15 @@ def _row(  # type: ignore[no-untyped-def]
     for start in range(0, num, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         x, g, times, weight = _candidates(
-            columns, scores, own, num_times, bias, log_count, term_weight, num, num_targets, NUM_TARGETS
+            columns, scores, num_times, bias, log_count, term_weight, num, HAS_COUNTS, IS_WHOLE
         )
         if hits is not None:
-            is_hit = tl.load(hits + columns, mask=columns < num, other=0)
+            is_hit = _load(hits + columns, columns < num, 0, IS_WHOLE)
             x = tl.where(is_hit > 0, -inf, x)
-        highest = tl.maximum(highest, tl.max(x, 0))
-        num_ties += tl.sum(tl.where(x >= best_target - width, times, 0.0), 0)
+        block_highest = tl.max(x, 0)
+        highest = tl.maximum(highest, block_highest)
+        if tl.abs(block_highest - best_target) <= width:  # a higher score makes the row wrong, whatever its ties
+            num_ties += tl.sum(tl.where(x >= best_target - width, times, 0.0), 0)
         if form == "logistic":
             total += tl.sum(weight * _softplus(g), 0)
         else:
@@ -243,11 +259,10 @@ def _row(  # type: ignore[no-untyped-def]
     tl.store(target_grads + t, target_grad, mask=has_target)
 
     # Second pass: gradients of the scores, in their place.
-    tl.debug_barrier()  # all warps have read the targets' scores
     for start in range(0, num, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         x, g, times, weight = _candidates(
-            columns, scores, own, num_times, bias, log_count, term_weight, num, num_targets, NUM_TARGETS
+            columns, scores, num_times, bias, log_count, term_weight, num, HAS_COUNTS, IS_WHOLE
         )
         if form == "logistic":
             gradient = weight * _sigmoid(g)
@@ -255,9 +270,13 @@ def _row(  # type: ignore[no-untyped-def]
             gradient = times * tl.exp(-_softplus(-g) - finite) * scale * _sigmoid(-g)
         else:
             gradient = times * tl.exp(g - finite) * scale
-        if own is not None:
-            for i in tl.static_range(NUM_TARGETS):
-                column = tl.load(own + i, mask=i < num_targets, other=-1)
-                own_grad = tl.sum(tl.where(t == i, target_grad, 0.0), 0)
-                gradient += tl.where(columns == column, own_grad, 0.0)  # that of another candidate is 0 here
-        tl.store(scores + columns, gradient.to(scores.dtype.element_ty), mask=columns < num)
+        gradient = gradient.to(scores.dtype.element_ty)
+        if IS_WHOLE:
+            tl.store(scores + columns, gradient)
+        else:
+            tl.store(scores + columns, gradient, mask=columns < num)
+    if own is not None:
+        is_same = (place[:, None] == place[None, :]) & has_target[None, :]  # a missing target repeats another
+        target_grad = tl.sum(tl.where(is_same, target_grad[None, :], 0.0), 1)
+        tl.debug_barrier()  # the zeros of other warps come first
+        tl.store(scores + place, target_grad.to(scores.dtype.element_ty), mask=has_target)

@@ -24,6 +24,7 @@ _PRODUCTS: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB. Products of smaller tiles are slower.
+GPU_TILE_ROWS = 2**14
 # With more candidates per drawn negative, a CPU multiplies faster with the drawn ones only, in C, than with all.
 # `python -m benchmarks.loss --rule` measures it.
 DRAWN_BEYOND = 2
@@ -118,10 +119,13 @@ class SharedTiles:
 
     def add_candidate_gradient(self, score_grads: Tensor, queries: Tensor, total: Tensor) -> None:
         """Add score gradients times weighted queries to `total`, of the candidates' shape."""
+        score_grads, queries = score_grads.to(self.factor.dtype).T, queries.to(self.factor.dtype)
         if self.factor.dtype == total.dtype:
-            total.addmm_(score_grads.T, queries)
+            total.addmm_(score_grads, queries)
+        elif total.is_cuda and total.dtype == torch.float32:
+            torch.addmm(total, score_grads, queries, out_dtype=torch.float32, out=total)
         else:
-            total += _sum_product(score_grads.to(self.factor.dtype).T, queries.to(self.factor.dtype))
+            total += _sum_product(score_grads, queries)
 
     def add_bias_gradient(self, score_grads: Tensor, weight: Tensor, total: Tensor) -> None:
         """Add score gradients times weights `[m, 1]` to `total`, of the bias's shape."""
@@ -218,7 +222,7 @@ def num_tile_rows(candidates: Tensor) -> int:
     if not candidates.is_cuda:
         return min(TILE_ROWS, max(64, TILE_SCORES // len(candidates)))
     memory = torch.cuda.get_device_properties(candidates.device).total_memory
-    return max(64, memory // GPU_SHARE // (len(candidates) * candidates.element_size()))
+    return min(GPU_TILE_ROWS, max(64, memory // GPU_SHARE // (len(candidates) * candidates.element_size())))
 
 
 def _sum_product(left: Tensor, right: Tensor) -> Tensor:
