@@ -27,15 +27,20 @@ def commands(kind: str = "audio") -> list[list[str]]:
     return commands_in(block[1])
 
 
+def for_device(word: str, device: str) -> list[str]:
+    """Return the options that let a command compute on a GPU; the others find it."""
+    options = {"pretrain": ["--trainer.accelerator", "gpu", "--trainer.max_steps", "20"], "embed": ["--device", "cuda"]}
+    return options.get(word, []) if device == "cuda" else []
+
+
 @pytest.mark.usefixtures("unchecked_types")  # as readers run
 def test_every_command_works_from_a_plain_folder_to_features(
     own_audio: Path, tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = commands()
-    more = {"pretrain": ["--trainer.accelerator", "gpu", "--trainer.max_steps", "20"], "embed": ["--device", "cuda"]}
     assert [words[0] for words in asked] == ["data", "pretrain", "monitor", "pretrain", "evaluate", "probe", "embed"]
     for words in asked:
-        run(words, {"DIR": str(own_audio)}, *(more.get(words[0], []) if device == "cuda" else []))
+        run(words, {"DIR": str(own_audio)}, *for_device(words[0], device))
         capsys.readouterr()
     lines = (tmp_path / "runs/mine/bound.jsonl").read_text().splitlines()
     assert {json.loads(line)["split"] for line in lines} == {"train", "valid"}
@@ -58,12 +63,12 @@ def test_a_folder_without_speakers_takes_the_options_named(own_audio: Path, tmp_
 
 @pytest.mark.slow
 def test_every_command_works_from_a_folder_of_images_to_features(
-    own_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own_images: Path, tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = commands("images")
     assert [words[0] for words in asked] == ["pretrain", "evaluate", "probe", "embed"]
     for words in asked:
-        run(words, {"DIR": str(own_images)})
+        run(words, {"DIR": str(own_images)}, *for_device(words[0], device))
         capsys.readouterr()
     report = json.loads((tmp_path / "runs/images/probe.json").read_text())
     assert report["tasks"]["class"]["protocol"]["classes"] == ["dark", "light"]
@@ -71,7 +76,9 @@ def test_every_command_works_from_a_folder_of_images_to_features(
     assert np.load(tmp_path / "features/dark/0.npy").shape == (7, 7, 8)
 
 
-def test_every_command_works_from_text_to_its_perplexity(beside_configs: Path, capsys: pytest.CaptureFixture) -> None:
+def test_every_command_works_from_text_to_its_perplexity(
+    beside_configs: Path, device: str, capsys: pytest.CaptureFixture
+) -> None:
     folder = beside_configs / "own"
     folder.mkdir()
     lines = [" ".join(f"word{(start * k) % 61}" for k in range(1, 9)) for start in range(600)]
@@ -79,7 +86,7 @@ def test_every_command_works_from_text_to_its_perplexity(beside_configs: Path, c
     asked = commands("text")
     assert [words[0] for words in asked] == ["pretrain", "evaluate"]
     for words in asked:
-        run(words, {"DIR": str(folder)})
+        run(words, {"DIR": str(folder)}, *for_device(words[0], device))
     assert "perplexity" in capsys.readouterr().out
     report = json.loads((beside_configs / "runs/text/bound.json").read_text())
     assert report["split"] == "test"
