@@ -6,11 +6,11 @@ python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--see
 DIR of --data has a folder for each corpus: an4, timit_dev, hapt, watch, ludb, caltech101_small, cifar10_jpeg, mnist.
 `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained network. `labels only`
 trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors of pretraining, on all
-latents of an image if the probes read all. Both use their whole budget, or are `stopped`: trained as long as gave a
-network without a fifth of the few labels the lowest loss on this fifth. Each network is made with N seeds. Labels are
-drawn N times for each seed, always others. --normalise takes out each person's mean and deviation, in the rows
-with labels of few people. --curves also measures other numbers of labels, with the first seed and whole budgets, and
-draws them. Runs and reports that an earlier call finished are kept. Set OMP_NUM_THREADS=1.
+latents of an image if the probes read a whole grid. Both use their whole budget, or are `stopped`: trained as long as
+gave a network without a fifth of the few labels the lowest loss on this fifth. Each network is made with N seeds.
+Labels are drawn N times for each seed, always others. --normalise takes out each person's mean and deviation, in the
+rows with labels of few people. --curves also measures other numbers of labels, with the first seed and whole budgets,
+and draws them. Runs and reports that an earlier call finished are kept. Set OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -219,8 +219,8 @@ ROWS = {
     "photographs, 20 of a class": Row(
         **PICTURES, recipe=PHOTOS, number=20, feature="z_grid", probed=sources.photographs_of_other_classes
     ),
-    "CIFAR-10, 5 of a class": Row(**PICTURES, recipe=CIFAR, number=5, feature="c", numbers=(5, 20, 100, 500)),
-    "CIFAR-10, 20 of a class": Row(**PICTURES, recipe=CIFAR, number=20, feature="c"),
+    "CIFAR-10, 5 of a class": Row(**PICTURES, recipe=CIFAR, number=5, feature="c_grid", numbers=(5, 20, 100, 500)),
+    "CIFAR-10, 20 of a class": Row(**PICTURES, recipe=CIFAR, number=20, feature="c_grid"),
     "MNIST, 10 of a class": Row(**PICTURES, recipe=MNIST, number=10, feature="z_grid", numbers=(1, 3, 10, 30, 100)),
 }
 
@@ -254,8 +254,8 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     split = None if "folds" in row.task else "train"
     extraction = Extraction(progress=False)
     data = open_probe_data(config, model, source, extraction, split, data_options=options)
-    if row.feature == "z_grid":
-        data.supervised_feature = row.feature
+    if row.feature.endswith("_grid"):
+        data.supervised_feature = "z_grid"
     whole = Task(probe_data=data, **row.task)
     task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
     networks: dict[str, Any] = {**(data.supervised or {}), "seconds": None, "num_epochs": None, "seed": seed}

@@ -138,9 +138,7 @@ class Pretraining(pl.LightningModule):
 
     def _check_compile_mode(self) -> None:
         is_graph, is_compiled = self.compile_mode == "reduce-overhead", self.compile_mode != "off"
-        is_parallel = isinstance(
-            self.trainer.strategy, ParallelStrategy
-        )  # on one device too: DDP has hooks on gradients
+        is_parallel = isinstance(self.trainer.strategy, ParallelStrategy)  # on one device too, with hooks on gradients
         for applies, problem, other in (
             (is_compiled and self.num_chunks > 1, f"with model.num_chunks={self.num_chunks}", "off"),
             (is_graph and self.trainer.strategy.root_device.type != "cuda", "without a GPU", "default"),
@@ -159,13 +157,8 @@ class Pretraining(pl.LightningModule):
             self._draws.manual_seed(int(torch.randint(2**63 - 1, (), generator=self.generator)))
         latents, contexts, contrast = (self._graphs or self._compute_step)(batch)
         self.require_finite_loss()  # check the previous step while a GPU computes this step
-        is_finite = fetch(torch.isfinite(contrast.loss.detach()))
-        self._unchecked = (
-            is_finite,
-            self.global_step,
-            contrast._replace(loss=contrast.loss.detach()),
-            batch.sequence_id,
-        )
+        detached = contrast._replace(loss=contrast.loss.detach())
+        self._unchecked = (fetch(detached.loss.isfinite()), self.global_step, detached, batch.sequence_id)
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": latents, "contexts": contexts}
 
