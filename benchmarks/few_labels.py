@@ -240,12 +240,11 @@ def trained(row: Row, seed: int, where: argparse.Namespace) -> str | Path:
     return folder
 
 
-def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
-    """Pretrain with one seed, and return the results of all columns by their names in a report.
+def measure(row: Row, folder: str | Path, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
+    """Return the results of all columns by their names in a report, for the run of one seed.
 
     Networks are only stopped with the number of labels of the table, not with those of curves.
     """
-    folder = trained(row, seed, where)
     model, config = load_pretrained(folder), read_config(folder)
     source = (row.probed or row.recipe.source)(where.data, where.out / "corpora")
     options = dict(row.options)
@@ -279,9 +278,11 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
 
 def kept(name: str, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
     """Return the results of a row, or those that an earlier call found."""
-    report = where.out / f"{name}, {number}, seed {seed}{', normalised' * where.normalise}.json"
+    row, normalised = ROWS[name], ", normalised" * where.normalise
+    folder = trained(row, seed, where)  # also refuses a folder of other options
+    report = where.out / f"{name}, {row.feature}, {number}, seed {seed}{normalised}.json"
     if not report.exists():
-        report.write_text(json.dumps(measure(ROWS[name], number, seed, where)))
+        report.write_text(json.dumps(measure(row, folder, number, seed, where)))
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 

@@ -44,9 +44,9 @@ def move(x: Tensor, device: torch.device) -> Tensor:
 
 
 def fetch(x: Tensor) -> Callable[[], Tensor]:
-    """Start to copy a tensor to the host; the function that is returned waits until the copy is there.
+    """Start to copy a tensor to the host; the function that is returned waits until the copy is complete.
 
-    It waits for what was computed before this call, not for what a GPU got to compute since.
+    It does not wait for work that was launched after this call.
     """
     if not x.is_cuda:
         return lambda: x

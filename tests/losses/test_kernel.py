@@ -54,13 +54,14 @@ def with_gradients(loss: Any, *inputs: Tensor, device: str = "cpu", **options: A
     return moved(fields + list(torch.autograd.grad(found.loss, leaves)), "cpu")
 
 
-# Sizes: fewer candidates than a block has, one block and a part of another, a single candidate.
+# Sizes: blocks and a part of another, a single candidate, one block, several blocks.
 @pytest.mark.parametrize(
     ("form", "num_targets", "is_inside", "num"),
     [
         *product(FORMS, (1, 3), (True, False), (21,)),
         ("softmax", 1, True, 1),
         ("softmax", 1, True, 16),
+        ("softmax", 3, True, 32),
         ("softmax", 1, False, 1),
         ("logistic", 1, True, 37),
     ],
@@ -140,6 +141,26 @@ def test_equal_latents_are_right_once_in_n(compute: str, num_negatives: int | No
     inputs = moved((random(2, 48, seed=1), random(1, 48).expand(7, 48), torch.tensor([2, 6])), on_kernel)
     found = info_nce(*inputs, compute=compute, num_negatives=num_negatives)
     assert found.accuracy.tolist() == [torch.tensor(1 / (4 if num_negatives else 7)).item()] * 2
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy in the interpreter: inf - inf, the logarithm of 0
+@pytest.mark.parametrize("form", FORMS)
+def test_ties_and_higher_scores_of_several_blocks(form: str, on_kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ties in two blocks; a higher score before and after a tie; scores that overflowed."""
+    monkeypatch.setattr(kernel, "BLOCK", 16)
+    scores = random(7, 40) / 8
+    for row, places in enumerate(((3, 5, 20), (3, 5, 39), (3, 20), (3, 20))):
+        scores[row, places] = 2.0
+    scores[2, 1], scores[3, 38], scores[4], scores[5], scores[6, 30] = 3.0, 3.0, math.inf, -math.inf, math.inf
+    own = torch.full((7, 1), 3)
+    corrections = ScoreCorrections(tie_width=torch.full((7, 1), 1e-3))
+    expected, _ = loss_and_gradients(form, scores.clone(), corrections, own=own)
+    scores, own, width = moved((scores, own, corrections.tie_width), on_kernel)
+    accuracy, found = kernel.loss_and_gradients(form, scores, ScoreCorrections(tie_width=width), own=own)
+    is_number = ~found.loss[:, 0].isnan().cpu()
+    assert is_number[:4].all()
+    assert expected[:4].tolist() == pytest.approx([1 / 3, 1 / 3, 0, 0])
+    assert accuracy.cpu().tolist() == torch.where(is_number, expected, 0).tolist()
 
 
 def test_classes_and_a_bias(on_kernel: str) -> None:

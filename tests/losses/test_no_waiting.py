@@ -34,8 +34,10 @@ KNOWN = {
 
 
 @pytest.fixture(autouse=True)
-def autocast_of_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+def autocast_of_meta(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """torch has no autocast for tensors without values."""
+    if request.node.get_closest_marker("gpu"):
+        return
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
 
@@ -93,46 +95,53 @@ def test_classes() -> None:
     step(CPC(TokenEncoder(12, 4), GRU(5), Bilinear(2), loss), batch)
 
 
+class WholeStep:
+    """A training step on a device, with the online probe."""
+
+    def __init__(self, device: str, **options: Any) -> None:
+        self.training = Pretraining(AudioEncoder(8), GRU(8), Bilinear(3), Contrastive(**options))
+        self.batch = Batch.of(torch.randn(8, 1600))._replace(**KNOWN, labels=torch.randint(-1, 4, (8, 10)))
+        self.training.model.initialise_from(self.batch.x)
+        self.training.to(device)
+        self.training._trainer = MagicMock(spec=pl.Trainer, world_size=1, global_step=3)
+        self.training._trainer.datamodule = MagicMock(modality=MagicMock(spec=Modality, is_continuous=False))
+        self.probe = OnlineProbe("phone")
+        self.probe.classes = list("abcd")
+        self.probe._labels_are_groups = False
+        self.probe.on_train_start(self.training.trainer, self.training)
+        self.device = torch.device(device)
+
+    def __call__(self) -> Batch:
+        there = PretrainingData.transfer_batch_to_device(MagicMock(), self.batch, self.device, 0)
+        outputs = self.training.training_step(there, 0)
+        outputs["loss"].backward()
+        self.probe.on_train_batch_end(self.training.trainer, self.training, outputs, there, 0)
+        return there
+
+
 def test_a_whole_training_step() -> None:
-    """With the online probe; that a loss is finite is asked in the step after it."""
-    training = Pretraining(AudioEncoder(8), GRU(8), Bilinear(3))
-    batch = Batch.of(torch.randn(8, 1600))._replace(**KNOWN, labels=torch.randint(-1, 4, (8, 10)))
-    training.model.initialise_from(batch.x)
-    training = training.to("meta")
-    training._trainer = MagicMock(spec=pl.Trainer, world_size=1, global_step=3)
-    training._trainer.datamodule = MagicMock(modality=MagicMock(spec=Modality, is_continuous=False))
-    probe = OnlineProbe("phone")
-    probe.classes = list("abcd")
-    probe._labels_are_groups = False
-    probe.on_train_start(training.trainer, training)
-    there = PretrainingData.transfer_batch_to_device(MagicMock(), batch, torch.device("meta"), 0)
+    """That a loss is finite is known in the step after it."""
+    step = WholeStep("meta")
+    there = step()
     assert there.x.is_meta
-    assert there.sequence_id is batch.sequence_id
-    outputs = training.training_step(there, 0)
-    outputs["loss"].backward()
-    probe.on_train_batch_end(training.trainer, training, outputs, there, 0)
-    assert probe.num_batches == 1
+    assert there.sequence_id is step.batch.sequence_id
+    assert step.probe.num_batches == 1
     with pytest.raises(RuntimeError, match="meta"):
-        training.training_step(there, 1)
+        step()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("options", [{}, {"num_negatives": 4}], ids=["all", "drawn"])
-def test_a_gpu_is_never_waited_for(options: dict) -> None:
+@pytest.mark.parametrize("is_short", [False, True], ids=["float32", "bf16"])
+def test_a_gpu_is_never_waited_for(options: dict, is_short: bool) -> None:
     """Operators of the second of two steps, the first of which plans the batch and compiles kernels."""
-    device = torch.device("cuda")
-    training = Pretraining(AudioEncoder(8), GRU(8), Bilinear(3), Contrastive(**options))
-    batch = Batch.of(torch.randn(8, 1600))._replace(**KNOWN)
-    training.model.initialise_from(batch.x)
-    training.to(device)
-    training._trainer = MagicMock(spec=pl.Trainer, world_size=1, global_step=3)
-    training._trainer.datamodule = MagicMock(modality=MagicMock(spec=Modality, is_continuous=False))
-    for mode in ("default", "error"):
-        torch.cuda.set_sync_debug_mode(mode)
+    step = WholeStep("cuda", **options)
+    with torch.autocast("cuda", torch.bfloat16, enabled=is_short):
+        step()
+        torch.cuda.set_sync_debug_mode("error")
         try:
-            there = PretrainingData.transfer_batch_to_device(MagicMock(), batch, device, 0)
-            training.training_step(there, 0)["loss"].backward()
+            step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

@@ -210,8 +210,9 @@ def _row(  # type: ignore[no-untyped-def]
             x = tl.where(is_hit > 0, -inf, x)
         block_highest = tl.max(x, 0)
         highest = tl.maximum(highest, block_highest)
-        if tl.abs(block_highest - best_target) <= width:  # a higher score makes the row wrong, whatever its ties
-            num_ties += tl.sum(tl.where(x >= best_target - width, times, 0.0), 0)
+        # A higher score makes the row wrong, whatever its ties.
+        if (block_highest >= best_target - width) & (block_highest <= best_target + width):
+            num_ties += tl.sum(tl.where((x >= best_target - width) & (columns < num), times, 0.0), 0)
         if form == "logistic":
             total += tl.sum(weight * _softplus(g), 0)
         else:
