@@ -31,9 +31,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from benchmarks.extreme.kernel_tree import KernelTree
-from benchmarks.extreme.kernels import PositiveRandomFeatures, RandomMaclaurin, StructuredFourier
+from benchmarks.extreme.kernels import PositiveRandomFeatures, Quadratic, RandomMaclaurin, StructuredFourier
 from benchmarks.extreme.softmax import SoftmaxSampler
-from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
+from cpc.candidates.kernels import KernelMap, RandomFourier
 from cpc.candidates.samplers import FeatureMass, QuerySampler, TwoLevel
 
 NUM_PAIRS, NUM_SEEDS, TAU = 500, 5, 1.0

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.ablations import keep_options, train
+from benchmarks.extreme.kernels import Quadratic
 from benchmarks.extreme.softmax import SoftmaxSampler
-from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
+from cpc.candidates.kernels import KernelMap, RandomFourier
 from cpc.data.store.atomic import read_records
 from cpc.losses import ClassTableLoss, RowLosses
 from cpc.native.allocator import keep_freed_memory
@@ -144,7 +145,7 @@ def static(name: str) -> dict[str, Any]:
 def variants() -> dict[str, dict[str, Any]]:
     """Return `model.loss` of each variant by name."""
     absolute = "benchmarks.language.AbsoluteSoftmax"
-    quadratic = dense("cpc.candidates.kernels.Quadratic", alpha=100.0)
+    quadratic = dense("benchmarks.extreme.kernels.Quadratic", alpha=100.0)
     frequencies = {
         f"rff_nu_{nu:g}_d_{num}": dense("cpc.candidates.kernels.RandomFourier", num_frequencies=num, nu=nu)
         for nu, num in ((4.0, 1024), (1.0, 1024), (11.1, 1024), (4.0, 128), (4.0, 512))

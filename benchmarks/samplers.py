@@ -24,11 +24,11 @@ from torch import Tensor
 
 from benchmarks import class_step
 from benchmarks.extreme.kernel_tree import KernelTree
-from benchmarks.extreme.kernels import PositiveRandomFeatures
+from benchmarks.extreme.kernels import PositiveRandomFeatures, Quadratic
 from benchmarks.extreme.softmax import SoftmaxSampler
 from benchmarks.machine import machine_state
 from benchmarks.proposals import TEMPERATURE, Scene, chi_square, clustered, sphere
-from cpc.candidates.kernels import Quadratic, RandomFourier
+from cpc.candidates.kernels import RandomFourier
 from cpc.candidates.samplers import CentroidMass, Draw, FeatureMass, QuerySampler, TwoLevel
 from cpc.candidates.samplers.two_level import SOURCE
 from cpc.native.allocator import keep_freed_memory

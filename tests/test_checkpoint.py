@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import cpc
+from benchmarks.extreme.kernels import Quadratic
 from benchmarks.extreme.softmax import SoftmaxSampler
 from benchmarks.extreme.sparse_encoder import SparseEncoder
 from cpc import CPC, checkpoint
 from cpc.candidates import ClassTable
-from cpc.candidates.kernels import Quadratic, RandomFourier
+from cpc.candidates.kernels import RandomFourier
 from cpc.candidates.samplers import TwoLevel, Unigram
 from cpc.checkpoint import read_checkpoint
 from cpc.config.argument_rules import Choices, Count, Odd, Range, _rules

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from refusals import refuses
 
 from benchmarks.extreme.kernel_tree import KernelTree
+from benchmarks.extreme.kernels import Quadratic
 from benchmarks.extreme.softmax import SoftmaxSampler
 from cpc import CPC, load_pretrained, save_pretrained
 from cpc.candidates import ClassTable, kernels, samplers
-from cpc.candidates.kernels import Quadratic
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import TokenEncoder

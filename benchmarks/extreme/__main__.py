@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.extreme.kernel_tree import KernelTree
+from benchmarks.extreme.kernels import Quadratic
 from benchmarks.extreme.points import ExtremePoints, read_extreme
 from benchmarks.extreme.precision import (
     PROPENSITY_PARAMETERS,
@@ -37,7 +38,7 @@ from benchmarks.extreme.sparse_encoder import SparseEncoder
 from benchmarks.extreme.word_classes import WordClasses
 from benchmarks.machine import machine_state
 from cpc.candidates import ClassTable
-from cpc.candidates.kernels import Quadratic, RandomFourier
+from cpc.candidates.kernels import RandomFourier
 from cpc.candidates.samplers import LogUniform, QuerySampler, Sampler, TwoLevel, Uniform
 from cpc.losses import OBJECTIVES, ClassTableLoss
 from cpc.native.allocator import keep_freed_memory

@@ -11,7 +11,8 @@ from einops import rearrange, reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.kernels import KernelMap, Quadratic
+from benchmarks.extreme.kernels import Quadratic
+from cpc.candidates.kernels import KernelMap
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, distinct
 from cpc.native.compiled import CFunction, compiled

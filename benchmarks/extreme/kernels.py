@@ -1,4 +1,4 @@
-"""Kernels of the literature that RF-softmax is compared with: positive, Maclaurin's, and structured rows.
+"""Kernels of the literature that RF-softmax is compared with: quadratic, positive, Maclaurin's, and structured rows.
 
 D dims, F features.
 """
@@ -10,13 +10,43 @@ import torch
 from einops import repeat
 from jaxtyping import Float
 from scipy.linalg import hadamard
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap, Projection, RandomFourier, random_projection
 from cpc.config.argument_rules import Positive, checked
 
 LARGEST_EXPONENT = 32.0  # of positive features: five standard deviations of 8 below it, over sqrt(F), is above e^-87
 MOST_FACTORS = 16  # of Maclaurin's: of higher orders there is one feature in 2^17; its share goes to this order
+
+
+class Quadratic(KernelMap):
+    """The quadratic kernel K(x, y) = alpha (x . y)^2 + beta of Blanc and Rendle 2018 (arXiv:1712.00527).
+
+    The paper uses alpha = 100 and beta = 1. K is never negative. Vectors of opposite directions count as similar, so
+    the kernel suits the absolute softmax, which the authors train, better than the softmax. Each product x_i x_j is
+    stored once: F = D (D + 1) / 2 + 1.
+
+    Args:
+        dim: D.
+        alpha: weight of the square; for scores x . y / T, use alpha = 100 / T^2.
+        beta: mass of every class, whatever its direction.
+    """
+
+    @checked
+    def __init__(self, dim: int, alpha: Positive = 100.0, beta: Positive = 1.0) -> None:
+        super().__init__(dim, dim * (dim + 1) // 2 + 1)
+        self.alpha = alpha
+        self.beta = beta
+        rows, columns = torch.triu_indices(dim, dim)
+        # (x . y)^2 contains every product of two different dimensions twice.
+        self.factors = nn.Buffer(torch.where(rows == columns, 1.0, math.sqrt(2)) * math.sqrt(alpha))
+        self.pairs = nn.Buffer(torch.stack([rows, columns]))
+
+    def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
+        """Return the scaled products of all pairs, and the constant."""
+        rows, columns = self.pairs
+        products = x[..., rows] * x[..., columns] * self.factors
+        return torch.cat([products, torch.full_like(x[..., :1], math.sqrt(self.beta))], dim=-1)
 
 
 class PositiveRandomFeatures(KernelMap):

@@ -100,36 +100,6 @@ class RandomFourier(KernelMap):
         return F.linear(x, self.frequencies, self.phases).cos()
 
 
-class Quadratic(KernelMap):
-    """The quadratic kernel K(x, y) = alpha (x . y)^2 + beta of Blanc and Rendle 2018 (arXiv:1712.00527).
-
-    The paper uses alpha = 100 and beta = 1. K is never negative. Vectors of opposite directions count as similar, so
-    the kernel suits the absolute softmax, which the authors train, better than the softmax. Each product x_i x_j is
-    stored once: F = D (D + 1) / 2 + 1.
-
-    Args:
-        dim: D.
-        alpha: weight of the square; for scores x . y / T, use alpha = 100 / T^2.
-        beta: mass of every class, whatever its direction.
-    """
-
-    @checked
-    def __init__(self, dim: int, alpha: Positive = 100.0, beta: Positive = 1.0) -> None:
-        super().__init__(dim, dim * (dim + 1) // 2 + 1)
-        self.alpha = alpha
-        self.beta = beta
-        rows, columns = torch.triu_indices(dim, dim)
-        # (x . y)^2 contains every product of two different dimensions twice.
-        self.factors = nn.Buffer(torch.where(rows == columns, 1.0, math.sqrt(2)) * math.sqrt(alpha))
-        self.pairs = nn.Buffer(torch.stack([rows, columns]))
-
-    def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
-        """Return the scaled products of all pairs, and the constant."""
-        rows, columns = self.pairs
-        products = x[..., rows] * x[..., columns] * self.factors
-        return torch.cat([products, torch.full_like(x[..., :1], math.sqrt(self.beta))], dim=-1)
-
-
 @checked
 def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
     """Return a random matrix W whose rows each follow N(0, I).

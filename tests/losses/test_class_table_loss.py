@@ -7,9 +7,10 @@ import torch
 from refusals import refuses
 
 from benchmarks.extreme.kernel_tree import KernelTree
+from benchmarks.extreme.kernels import Quadratic
 from benchmarks.extreme.softmax import SoftmaxSampler
 from cpc.candidates import ClassTable
-from cpc.candidates.kernels import Quadratic, RandomFourier
+from cpc.candidates.kernels import RandomFourier
 from cpc.candidates.samplers import All, Draw, LogUniform, Partition, Request, Sampler, TwoLevel, Unigram
 from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
 

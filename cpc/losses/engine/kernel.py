@@ -94,14 +94,6 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _load(pointers, there, default, IS_WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
-    if IS_WHOLE:
-        return tl.load(pointers)
-    else:
-        return tl.load(pointers, mask=there, other=default)
-
-
-@_jit
 def _candidates(  # type: ignore[no-untyped-def]
     columns, scores, num_times, bias, log_count, term_weight, num, HAS_COUNTS: tl.constexpr, IS_WHOLE: tl.constexpr
 ):
@@ -109,24 +101,25 @@ def _candidates(  # type: ignore[no-untyped-def]
 
     All pointers are those of the row.
     """
-    there = columns < num
-    x = _load(scores + columns, there, -float("inf"), IS_WHOLE).to(tl.float32)
+    there = None if IS_WHOLE else columns < num
+    zero = None if IS_WHOLE else 0
+    x = tl.load(scores + columns, mask=there, other=None if IS_WHOLE else -float("inf")).to(tl.float32)
     times = 1.0
     if bias is not None:
-        x += _load(bias + columns, there, 0.0, IS_WHOLE)
+        x += tl.load(bias + columns, mask=there, other=zero)
     if num_times is not None:
-        given = _load(num_times + columns, there, 0, IS_WHOLE)
+        given = tl.load(num_times + columns, mask=there, other=zero)
         x = tl.where(given > 0, x, -float("inf"))
         if HAS_COUNTS:
             times = given.to(tl.float32)
     g = x
     if log_count is not None:
-        count = _load(log_count + columns, there, 0.0, IS_WHOLE)
+        count = tl.load(log_count + columns, mask=there, other=zero)
         x = tl.where(count == float("inf"), -float("inf"), x)
         g = x - count
     weight = times
     if term_weight is not None:
-        weight *= _load(term_weight + columns, there, 0.0, IS_WHOLE)
+        weight *= tl.load(term_weight + columns, mask=there, other=zero)
     return x, g, times, weight
 
 
@@ -206,7 +199,7 @@ def _row(  # type: ignore[no-untyped-def]
             columns, scores, num_times, bias, log_count, term_weight, num, HAS_COUNTS, IS_WHOLE
         )
         if hits is not None:
-            is_hit = _load(hits + columns, columns < num, 0, IS_WHOLE)
+            is_hit = tl.load(hits + columns, mask=columns < num, other=0)
             x = tl.where(is_hit > 0, -inf, x)
         block_highest = tl.max(x, 0)
         highest = tl.maximum(highest, block_highest)
@@ -271,11 +264,8 @@ def _row(  # type: ignore[no-untyped-def]
             gradient = times * tl.exp(-_softplus(-g) - finite) * scale * _sigmoid(-g)
         else:
             gradient = times * tl.exp(g - finite) * scale
-        gradient = gradient.to(scores.dtype.element_ty)
-        if IS_WHOLE:
-            tl.store(scores + columns, gradient)
-        else:
-            tl.store(scores + columns, gradient, mask=columns < num)
+        there = None if IS_WHOLE else columns < num
+        tl.store(scores + columns, gradient.to(scores.dtype.element_ty), mask=there)
     if own is not None:
         is_same = (place[:, None] == place[None, :]) & has_target[None, :]  # a missing target repeats another
         target_grad = tl.sum(tl.where(is_same, target_grad[None, :], 0.0), 1)

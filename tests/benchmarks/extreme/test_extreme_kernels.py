@@ -7,8 +7,13 @@ import torch
 import torch.nn.functional as F
 from refusals import refuses
 
-from benchmarks.extreme.kernels import PositiveRandomFeatures, RandomMaclaurin, StructuredFourier, structured_block
-from cpc.candidates.kernels import Quadratic
+from benchmarks.extreme.kernels import (
+    PositiveRandomFeatures,
+    Quadratic,
+    RandomMaclaurin,
+    StructuredFourier,
+    structured_block,
+)
 
 DIM = 8
 

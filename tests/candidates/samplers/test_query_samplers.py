@@ -16,9 +16,9 @@ from torch import Tensor
 
 from benchmarks.extreme import kernel_tree as kernel_tree_module
 from benchmarks.extreme.kernel_tree import KernelTree
-from benchmarks.extreme.kernels import PositiveRandomFeatures
+from benchmarks.extreme.kernels import PositiveRandomFeatures, Quadratic
 from benchmarks.extreme.softmax import SoftmaxSampler
-from cpc.candidates.kernels import Quadratic, RandomFourier
+from cpc.candidates.kernels import RandomFourier
 from cpc.candidates.samplers import NO_TARGET, BlockMass, CentroidMass, Draw, FeatureMass, Hits, QuerySampler, TwoLevel
 from cpc.candidates.samplers import two_level as two_level_module
 from cpc.native import compiled as compiled_module
