@@ -142,7 +142,7 @@ class Pretraining(pl.LightningModule):
         for applies, problem, other in (
             (is_compiled and self.num_chunks > 1, f"with model.num_chunks={self.num_chunks}", "off"),
             (is_graph and self.trainer.strategy.root_device.type != "cuda", "without a GPU", "default"),
-            (is_graph and is_parallel, "with a trainer.strategy for several devices", "default, or auto on one device"),
+            (is_graph and is_parallel, "with a trainer.strategy for several devices", "default, or the strategy auto"),
             (is_graph and self.trainer.precision == "16-mixed", "with trainer.precision=16-mixed", "default"),
             (is_graph and self.data.is_continuous, f"with {self.data.name}, whose contexts continue", "default"),
             (is_graph and not isinstance(self.model.loss_part, Contrastive), "with this model.loss", "default"),

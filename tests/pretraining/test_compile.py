@@ -89,7 +89,7 @@ def test_a_model_that_does_not_compile_is_an_error(
     [
         ("default", {"num_chunks": 2}, "default does not work with model.num_chunks=2: choose off"),
         ("reduce-overhead", {"device": "cpu"}, "reduce-overhead does not work without a GPU: choose default"),
-        ("reduce-overhead", {"strategy": DDPStrategy}, "for several devices: choose default, or auto on one device"),
+        ("reduce-overhead", {"strategy": DDPStrategy}, "for several devices: choose default, or the strategy auto"),
         ("reduce-overhead", {"precision": "16-mixed"}, "16-mixed"),
         ("reduce-overhead", {"is_continuous": True}, "Text, whose contexts continue"),
         ("reduce-overhead", {"loss": torch.nn.Identity()}, "with this model.loss: choose default"),

@@ -24,7 +24,7 @@ _PRODUCTS: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB. Products of smaller tiles are slower.
-GPU_TILE_ROWS = 2**14  # more rows take memory and no longer make products faster
+GPU_TILE_ROWS = 2**14  # keeps memory low where candidates are few; a guess (docs/decisions/losses.md)
 # With more candidates per drawn negative, a CPU multiplies faster with the drawn ones only, in C, than with all.
 # `python -m benchmarks.loss --rule` measures it.
 DRAWN_BEYOND = 2
